@@ -1,0 +1,1 @@
+"""Reading GGUF headers: byte sources, the parser, ggml's tensor types."""
