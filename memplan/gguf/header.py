@@ -10,7 +10,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import IO
 
 from memplan.errors import (
     BadMagic,
@@ -23,7 +22,7 @@ from memplan.errors import (
     UnsupportedVersion,
     shown,
 )
-from memplan.gguf.reader import ByteReader
+from memplan.gguf.reader import ByteReader, Readable
 from memplan.gguf.types import REMOVED, TYPES, GGMLType
 
 MAX_NAME = 64  # GGML_MAX_NAME: a tensor's name has fewer bytes than this
@@ -132,7 +131,7 @@ class Header:
         return sum(t.nbytes for t in self.tensors.values())
 
 
-def parse_header(file: IO[bytes], name: str) -> Header:
+def parse_header(file: Readable, name: str) -> Header:
     """Read the header that starts where ``file`` stands; ``name`` stands for it in messages.
 
     ``file`` needs ``read(n)``; with ``seek`` and ``tell`` too, lengths are checked against its size. Raises a leaf of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from itertools import repeat
 from operator import length_hint
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from memplan.errors import BadLength, HeaderError, SourceError, TruncatedHeader, shown
 
@@ -27,6 +27,13 @@ _U64 = struct.Struct("<Q")
 AGAIN = "download or convert the file again"
 
 
+class Readable(Protocol):
+    """A binary file-like object. ``seek`` and ``tell`` are used where it has them."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """At most ``size`` bytes; none at the end."""
+
+
 class ByteReader:
     """Reads forward from where ``file`` stands; positions count from there.
 
@@ -37,11 +44,11 @@ class ByteReader:
 
     __slots__ = ("_at", "_buffer", "_chunk", "_file", "_seekable", "_start", "kind", "name", "size", "which")
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
+    def __init__(self, file: Readable, name: str) -> None:
         self.name = name
         self.kind = "the magic"
         self.which: str | int = ""
-        self._file = file
+        self._file: Any = file
         self._buffer = b""
         self._start = 0  # position of the buffer's first byte
         self._at = 0  # next byte, within the buffer
@@ -150,7 +157,7 @@ class ByteReader:
         self._start, self._at = self._start + self._at, 0
         try:
             while have < n:
-                data: Any = self._file.read(max(n - have, self._chunk))
+                data = self._file.read(max(n - have, self._chunk))
                 if not data:
                     break
                 if not isinstance(data, bytes | bytearray | memoryview):
@@ -165,11 +172,11 @@ class ByteReader:
             self.fail(TruncatedHeader, f"the file ends inside {self.reading}: {n} bytes wanted, {have} there")
 
 
-def _size(file: IO[bytes]) -> int | None:
+def _size(file: Any) -> int | None:
     """Bytes from where ``file`` stands to its end, or None when it cannot seek."""
     try:
-        here = file.tell()
-        end = file.seek(0, 2)
+        here: int = file.tell()
+        end: int = file.seek(0, 2)
         file.seek(here)
     except (AttributeError, OSError, ValueError):
         return None

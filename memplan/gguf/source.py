@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Union
+from typing import Union
 
 from memplan.errors import DuplicateTensor, MissingShard, ShardMismatch, SourceError, shown
 from memplan.gguf.header import Header, TensorInfo, parse_header
+from memplan.gguf.reader import Readable
 
-Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes]]
+Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Readable]
 """Where a header can come from: a path, the file's first bytes, or a binary file-like object."""
 
 _SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
