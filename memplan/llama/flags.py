@@ -1,0 +1,300 @@
+"""llama-server's command line, read as llama-server reads it.
+
+Follows ``common/arg.cpp`` (``common_params_parse_ex``), ``common/common.h`` (defaults) and, for slots and outputs,
+``tools/server/server.cpp`` and ``server-context.cpp`` of llama.cpp v0.5.0. What depends on the model stays as given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from memplan.errors import FlagError, shown
+from memplan.llama import flag_table as table
+from memplan.llama import flag_values as values
+from memplan.llama.flag_values import ALL_LAYERS, KvOverride, Override
+from memplan.llama.speculation import Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Settings of a llama-server (or llama-cli), resolved as far as they can be without a model.
+
+    ``Flags()`` is llama-server with no flags. ``not_included`` and ``inexact`` say what an estimate leaves out, and why
+    it cannot be exact.
+    """
+
+    app: Literal["server", "cli"] = "server"
+    """Whose defaults hold, and how many outputs a context reserves."""
+    model: str = ""
+    """The model that ``-m``, ``-mu``, or ``-hf`` with ``-hff`` names; empty when none does."""
+    n_ctx: int = 0
+    """``-c``, tokens; 0: the model's training context."""
+    n_batch: int = 2048
+    """``-b``, tokens, before the context limits it."""
+    n_ubatch: int = 512
+    """``-ub``, tokens, before the batch limits it; ``-ub 0`` is the batch."""
+    n_parallel: int = 4
+    """``-np``, sequences a context holds. llama-server without ``-np``: 4, unified."""
+    kv_unified: bool = True
+    """``-kvu``."""
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    """``-fa``."""
+    type_k: str = "f16"
+    """``-ctk``, as ``ggml_type_name`` spells it."""
+    type_v: str = "f16"
+    """``-ctv``, as ``ggml_type_name`` spells it."""
+    n_gpu_layers: int = ALL_LAYERS
+    """``-ngl``."""
+    split_mode: Literal["none", "layer", "row"] = "layer"
+    """``-sm``."""
+    main_gpu: int = 0
+    """``-mg``; below 0 with ``-sm none``: no GPU."""
+    tensor_split: tuple[float, ...] = ()
+    """``-ts``, 32-bit floats; empty when not given. llama.cpp reads as many as there are devices, missing ones as 0."""
+    overrides: tuple[Override, ...] = ()
+    """(regular expression, buffer type) of ``-ot``, ``-cmoe``, ``-ncmoe`` and ``-ncffn`` in the order given: the first
+    one found in a tensor's name holds."""
+    devices: tuple[str, ...] | None = None
+    """``-dev``, names in order; empty for ``none``; None when not given."""
+    offload_kqv: bool = True
+    """False with ``-nkvo``."""
+    op_offload: bool = True
+    """False with ``--no-op-offload``."""
+    swa_full: bool = False
+    """``--swa-full``."""
+    no_host: bool = False
+    """``--no-host``."""
+    repack: bool = True
+    """False with ``--no-repack``: no repacked weights on the CPU."""
+    load_mode: str = "auto"
+    """``-lm``, or its older spellings ``--mlock``, ``--no-mmap``, ``-dio``."""
+    embeddings: bool = False
+    """``--embeddings``, ``--rerank`` or a pooling: every token of a batch is an output."""
+    n_draft: int = 0
+    """The most tokens that speculative decoding drafts for a sequence."""
+    n_rs_seq: int = 0
+    """Rollback snapshots that a sequence keeps of recurrent state."""
+    load_mtp: bool = False
+    """Whether MTP tensors are loaded (``--spec-type draft-mtp``)."""
+    kv_overrides: tuple[KvOverride, ...] = ()
+    """``--override-kv``: metadata keys, and the values that replace the file's."""
+    fit: bool = True
+    """``--fit``: llama-server may change what was not given, to fit free memory."""
+    fit_target: tuple[int, ...] = (1024,)
+    """``--fit-target``, MiB to leave free: one for all devices, or one each."""
+    given: frozenset[str] = frozenset()
+    """The flags that were given, as they were spelled."""
+    not_included: tuple[str, ...] = ()
+    """What these flags load beside the model."""
+    inexact: tuple[str, ...] = ()
+    """Why an estimate with these flags is not exact."""
+
+    @property
+    def n_outputs_max(self) -> int:
+        """The most outputs of a batch (``server-context.cpp``: ``server_output_limits``; llama-cli: one a token)."""
+        if self.app == "cli" or self.embeddings:
+            return self.n_batch
+        return max(1, min(self.n_batch, self.n_parallel * (1 + self.n_draft)))
+
+
+def parse_flags(argv: Sequence[str], app: str = "server") -> Flags:
+    """The settings that llama-server (``app`` "server") or llama-cli ("cli") takes from these flags.
+
+    Raises FlagError, in one line, for an unknown flag, a missing value, and a value that llama.cpp would not take.
+    """
+    values.choice("--app", app, ("server", "cli"))
+    server = app == "server"
+    # -1 is llama-server's own word for "no -np": see common_params_parser_init
+    flags = Flags(app="server" if server else "cli", n_parallel=-1 if server else 1, kv_unified=False)
+    speculation = Speculation()
+    texts: dict[str, str] = {}
+    for flag, text in read_flags(argv):
+        texts[flag] = text
+        if speculation.read(flag, text):
+            continue
+        if flag in _FIELDS:
+            field, read = _FIELDS[flag]
+            value = read(flag, text)
+            if field in _ADDED:
+                value = getattr(flags, field) + value
+            flags = replace(flags, **{field: value})
+    return _resolve(_remember(flags, texts, speculation), texts)
+
+
+def read_flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The flags in order, each with its value ("" when it has none, the last of two).
+
+    As in llama.cpp, whatever follows a flag with a value is that value, dashes and all. Raises FlagError.
+    """
+    i = 0
+    while i < len(argv):
+        flag = normalized(argv[i])
+        if flag in table.REMOVED:
+            raise FlagError(f"{flag} was removed from llama-server: use {table.REMOVED[flag]}")
+        if flag in table.ANSWERS:
+            raise FlagError(f"{flag}: llama-server only prints something and ends, there is nothing to estimate")
+        if flag in table.OTHER_MODEL:
+            raise FlagError(f"{flag} stands for a model of its own: give that model and its flags instead")
+        count = table.ARITY.get(flag)
+        if count is None:
+            raise unknown_flag(argv[i])
+        if i + count >= len(argv):
+            raise FlagError(f"{flag} needs {'a value' if count == 1 else f'{count} values'} after it")
+        text = argv[i + count] if count else ""
+        if flag in table.NUMBER:
+            values.whole(flag, text)
+        yield flag, text
+        i += 1 + count
+
+
+def arity(flag: str) -> int | None:
+    """How many values llama-server takes after ``flag``; None when it does not know the flag."""
+    flag = normalized(flag)
+    if flag in table.REMOVED:
+        return 1
+    return 0 if flag in table.ANSWERS or flag in table.OTHER_MODEL else table.ARITY.get(flag)
+
+
+def normalized(flag: str) -> str:
+    """``flag`` with dashes for underscores, if it is a long one (``common_params_parse_ex``)."""
+    return flag.replace("_", "-") if flag.startswith("--") else flag
+
+
+def unknown_flag(flag: str, others: Sequence[str] = ()) -> FlagError:
+    """The error for a flag that is neither llama-server's nor one of ``others``, with the nearest spellings."""
+    import difflib
+
+    name, equals, value = flag.partition("=")
+    if equals and arity(name):
+        return FlagError(f"{shown(flag)}: llama-server wants a space, not an equals sign: {name} {value}")
+    near = difflib.get_close_matches(normalized(name), [*others, *table.ARITY], n=3, cutoff=0.7)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; neither memplan nor llama-server has it"
+    return FlagError(f"unknown flag {shown(name)}{hint}")
+
+
+def check_devices(flags: Flags, n_gpus: int, backend: str = "CUDA") -> None:
+    """Check every device that the flags name against a rig of ``n_gpus`` GPUs, as llama.cpp does before it loads.
+
+    Raises FlagError for a buffer type or a device that is not there, and for a main GPU out of range.
+    """
+    names = [f"{backend}{i}" for i in range(n_gpus)]
+    for pattern, buffer_type in flags.overrides:
+        if buffer_type not in (*names, "CPU"):
+            there = ", ".join([*names, "CPU"])
+            raise FlagError(f"-ot {shown(f'{pattern}={buffer_type}')}: no such buffer type; this rig has {there}")
+    for name in flags.devices or ():
+        if name not in names:
+            raise FlagError(f"-dev {shown(name)}: no such device; this rig has {', '.join(names) or 'none'}")
+    selected = n_gpus if flags.devices is None else len(flags.devices)
+    if flags.split_mode == "none" and 0 < selected <= flags.main_gpu:
+        raise FlagError(f"-mg {flags.main_gpu}: the rig's GPUs are numbered from 0 to {selected - 1}")
+
+
+def _resolve(flags: Flags, texts: Mapping[str, str]) -> Flags:
+    """What the programs settle once all flags are read (``server.cpp``, then ``llama_context``'s constructor)."""
+    if len(flags.overrides) > values.MAX_OVERRIDES:
+        raise FlagError(f"{len(flags.overrides)} tensor overrides; llama.cpp takes at most {values.MAX_OVERRIDES}")
+    if flags.app == "cli" and flags.n_parallel < 0:
+        raise FlagError(f"-np {flags.n_parallel}: must be 1 or more with --app cli")
+    if flags.embeddings and flags.n_batch > flags.n_ubatch > 0:
+        flags = replace(flags, n_batch=flags.n_ubatch)
+    if flags.n_parallel < 0:
+        flags = replace(flags, n_parallel=4, kv_unified=True)
+    # -c 0 asks for the whole training context, no -c lets --kv-unified-per-slot decide
+    per_slot = int(texts.get("--kv-unified-per-slot", 0))
+    if flags.n_ctx == 0 and per_slot > 0 and not {"-c", "--ctx-size"} & texts.keys():
+        if per_slot * flags.n_parallel > 2**31 - 1:
+            raise FlagError(f"--kv-unified-per-slot {per_slot}: too large for {flags.n_parallel} slots")
+        flags = replace(flags, n_ctx=per_slot * flags.n_parallel)
+    if flags.n_ubatch == 0:
+        flags = replace(flags, n_ubatch=flags.n_batch)
+    return flags
+
+
+def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) -> Flags:
+    """Add what the flags ask for beside the model, and what of it is not modelled."""
+    inexact = dict.fromkeys(table.NOT_MODELLED[flag] for flag in texts if flag in table.NOT_MODELLED)
+    beside = dict.fromkeys(table.NOT_INCLUDED[flag] for flag in texts if flag in table.NOT_INCLUDED)
+    draft_model = table.DRAFT_MODEL & texts.keys()
+    if draft_model and not speculation.types:
+        inexact["without --spec-type the kind of drafting, which the cache depends on, is the draft model's"] = None
+    if speculation.has_draft and not draft_model:
+        beside["the context that drafts, with its cache and buffers"] = None
+    pooling = values.choice("--pooling", texts.get("--pooling", "none"), table.POOLING) != "none"
+    if pooling:
+        inexact["pooling changes the graph's outputs"] = None
+    return replace(
+        flags,
+        model=flags.model or _hf_model(texts),
+        embeddings=flags.embeddings or pooling,
+        n_draft=speculation.n_draft,
+        n_rs_seq=speculation.n_rs_seq,
+        load_mtp="draft-mtp" in speculation.types,
+        given=frozenset(texts),
+        not_included=tuple(beside),
+        inexact=tuple(inexact),
+    )
+
+
+def _hf_model(texts: Mapping[str, str]) -> str:
+    repository = next((texts[flag] for flag in ("-hf", "-hfr", "--hf-repo") if flag in texts), "")
+    file = next((texts[flag] for flag in ("-hff", "--hf-file") if flag in texts), "")
+    return f"hf:{repository.partition(':')[0]}/{file}" if repository and file else ""
+
+
+def _named(flag: str, text: str) -> str:
+    if not text:
+        raise FlagError(f"{flag} needs the name of a model after it")
+    return text
+
+
+def _constant(value: bool | str) -> Callable[[str, str], Any]:
+    return lambda flag, text: value
+
+
+_ADDED: Final = ("overrides", "kv_overrides")
+
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    spelling: (field, read)
+    for spellings, field, read in (
+        ("-m --model -mu --model-url", "model", _named),
+        ("-c --ctx-size", "n_ctx", values.not_negative),
+        ("-b --batch-size", "n_batch", values.positive),
+        ("-ub --ubatch-size", "n_ubatch", values.not_negative),
+        ("-np --parallel", "n_parallel", values.n_parallel),
+        ("-kvu --kv-unified", "kv_unified", _constant(True)),
+        ("-no-kvu --no-kv-unified", "kv_unified", _constant(False)),
+        ("-fa --flash-attn", "flash_attn", values.flash_attn),
+        ("-ctk --cache-type-k", "type_k", values.cache_type),
+        ("-ctv --cache-type-v", "type_v", values.cache_type),
+        ("-ngl --gpu-layers --n-gpu-layers", "n_gpu_layers", values.n_gpu_layers),
+        ("-sm --split-mode", "split_mode", values.split_mode),
+        ("-mg --main-gpu", "main_gpu", values.whole),
+        ("-ts --tensor-split", "tensor_split", values.tensor_split),
+        ("-ot --override-tensor", "overrides", values.override_tensor),
+        ("-cmoe --cpu-moe", "overrides", values.cpu_moe),
+        ("-ncmoe --n-cpu-moe", "overrides", values.n_cpu_moe),
+        ("-ncffn --n-cpu-ffn", "overrides", values.n_cpu_ffn),
+        ("-dev --device", "devices", values.devices),
+        ("-kvo --kv-offload", "offload_kqv", _constant(True)),
+        ("-nkvo --no-kv-offload", "offload_kqv", _constant(False)),
+        ("--op-offload", "op_offload", _constant(True)),
+        ("--no-op-offload", "op_offload", _constant(False)),
+        ("--swa-full", "swa_full", _constant(True)),
+        ("--no-host", "no_host", _constant(True)),
+        ("--repack", "repack", _constant(True)),
+        ("-nr --no-repack", "repack", _constant(False)),
+        ("-lm --load-mode", "load_mode", values.load_mode),
+        ("--mlock", "load_mode", _constant("mlock")),
+        ("--mmap", "load_mode", _constant("mmap")),
+        ("--no-mmap -ndio --no-direct-io", "load_mode", _constant("none")),
+        ("-dio --direct-io", "load_mode", _constant("dio")),
+        ("--embedding --embeddings --rerank --reranking", "embeddings", _constant(True)),
+        ("--override-kv", "kv_overrides", values.override_kv),
+        ("-fit --fit", "fit", values.on_or_off),
+        ("-fitt --fit-target", "fit_target", values.fit_target),
+    )
+    for spelling in spellings.split()
+}

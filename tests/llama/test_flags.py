@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memplan.errors import FlagError
+from memplan.llama import flag_table as table
+from memplan.llama.flag_values import ALL_LAYERS, EXPERTS_PATTERN
+from memplan.llama.flags import Flags, arity, check_devices, parse_flags
+
+
+def parsed(line: str, app: str = "server") -> Flags:
+    return parse_flags(line.split(), app)
+
+
+def test_no_flags_are_llama_servers_defaults() -> None:
+    assert parse_flags([]) == Flags()
+    assert (Flags().n_parallel, Flags().kv_unified, Flags().n_outputs_max) == (4, True, 4)
+
+
+def test_llama_cli_has_one_sequence_and_an_output_for_every_token() -> None:
+    flags = parse_flags([], "cli")
+    assert (flags.n_parallel, flags.kv_unified, flags.n_outputs_max) == (1, False, 2048)
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("-c 131072", "n_ctx", 131072),
+        ("-c +4096", "n_ctx", 4096),
+        ("-c 0", "n_ctx", 0),
+        ("--ctx-size 4096", "n_ctx", 4096),
+        ("--ctx_size 4096", "n_ctx", 4096),
+        ("-c 4096 -c 8192", "n_ctx", 8192),
+        ("-b 4096", "n_batch", 4096),
+        ("-ub 2048", "n_ubatch", 2048),
+        ("-b 4096 -ub 0", "n_ubatch", 4096),
+        ("-np 8", "n_parallel", 8),
+        ("-np -1", "n_parallel", 4),
+        ("-np -1 -no-kvu", "kv_unified", True),
+        ("-np 2", "kv_unified", False),
+        ("-np 2 -kvu", "kv_unified", True),
+        ("-np 2 -kvu --no-kv-unified", "kv_unified", False),
+        ("-fa on", "flash_attn", "on"),
+        ("-fa 1", "flash_attn", "on"),
+        ("-fa enabled", "flash_attn", "on"),
+        ("-fa off", "flash_attn", "off"),
+        ("-fa 0", "flash_attn", "off"),
+        ("-fa auto", "flash_attn", "auto"),
+        ("-fa -1", "flash_attn", "auto"),
+        ("-ctk q8_0", "type_k", "q8_0"),
+        ("-ctv iq4_nl", "type_v", "iq4_nl"),
+        ("-ngl 10", "n_gpu_layers", 10),
+        ("-ngl 0", "n_gpu_layers", 0),
+        ("-ngl auto", "n_gpu_layers", ALL_LAYERS),
+        ("-ngl all", "n_gpu_layers", ALL_LAYERS),
+        ("-ngl -1", "n_gpu_layers", ALL_LAYERS),
+        ("-sm none", "split_mode", "none"),
+        ("-sm row", "split_mode", "row"),
+        ("-mg 1", "main_gpu", 1),
+        ("-mg -1", "main_gpu", -1),
+        ("-ts 3,1", "tensor_split", (3.0, 1.0)),
+        ("-ts 3/1", "tensor_split", (3.0, 1.0)),
+        ("-ts 3,,1,", "tensor_split", (3.0, 1.0)),
+        ("-ts 0.1", "tensor_split", (0.10000000149011612,)),
+        ("-ts .5,1e1", "tensor_split", (0.5, 10.0)),
+        ("-dev CUDA1,CUDA0", "devices", ("CUDA1", "CUDA0")),
+        ("-dev none", "devices", ()),
+        ("-nkvo", "offload_kqv", False),
+        ("-nkvo -kvo", "offload_kqv", True),
+        ("--no-op-offload", "op_offload", False),
+        ("--swa-full", "swa_full", True),
+        ("--no-host", "no_host", True),
+        ("-nr", "repack", False),
+        ("--no-mmap", "load_mode", "none"),
+        ("--mlock", "load_mode", "mlock"),
+        ("-lm mmap+mlock", "load_mode", "mmap+mlock"),
+        ("-fit off", "fit", False),
+        ("--fit 1", "fit", True),
+        ("-fitt 512,1024", "fit_target", (512, 1024)),
+        ("-m a.gguf", "model", "a.gguf"),
+        ("-hf org/repo:Q4 -hff a.gguf", "model", "hf:org/repo/a.gguf"),
+        ("-hf org/repo", "model", ""),
+        ("--kv-unified-per-slot 8192", "n_ctx", 4 * 8192),
+        ("--kv-unified-per-slot 8192 -np 2", "n_ctx", 2 * 8192),
+        ("--kv-unified-per-slot 8192 -c 0", "n_ctx", 0),
+        ("--kv-unified-per-slot 8192 -c 4096", "n_ctx", 4096),
+        ("--embeddings", "n_batch", 512),
+        ("--spec-type draft-mtp", "load_mtp", True),
+        ("--spec-type draft-mtp", "n_rs_seq", 3),
+        ("--spec-type draft-mtp --spec-draft-n-max 5", "n_rs_seq", 5),
+        ("--spec-type draft-simple", "n_rs_seq", 0),
+        ("--spec-type draft-simple", "n_draft", 3),
+        ("--spec-type none,ngram-cache", "n_draft", 0),
+        ("--spec-type ngram-cache", "n_draft", 8),
+        ("--spec-type ngram-simple --spec-ngram-simple-size-m 20", "n_draft", 20),
+        ("--spec-default", "n_draft", 64),
+        ("--override-kv a.b=int:4", "kv_overrides", (("a.b", 4),)),
+        ("--override-kv a=bool:true,b=str:x,c=float:0.5", "kv_overrides", (("a", True), ("b", "x"), ("c", 0.5))),
+        ('--override-kv "a=str:x,y"', "kv_overrides", (("a", "x,y"),)),
+    ],
+)
+def test_a_flag_sets_its_field(line: str, field: str, value: Any) -> None:
+    assert getattr(parsed(line), field) == value
+
+
+def test_overrides_keep_the_order_of_the_command_line() -> None:
+    flags = parsed(r"-ot blk\.1\.=CUDA1,a=CUDA0 -ncmoe 2 -ot exps=CPU -cmoe")
+    assert flags.overrides == (
+        (r"blk\.1\.", "CUDA1"),
+        ("a", "CUDA0"),
+        (r"blk\.0" + EXPERTS_PATTERN, "CPU"),
+        (r"blk\.1" + EXPERTS_PATTERN, "CPU"),
+        ("exps", "CPU"),
+        (EXPERTS_PATTERN, "CPU"),
+    )
+
+
+def test_an_override_is_split_at_its_first_equals_sign() -> None:
+    assert parsed("-ot a=b=CPU").overrides == (("a", "b=CPU"),)
+
+
+def test_ncffn_names_dense_tensors() -> None:
+    assert parsed("-ncffn 1").overrides == ((r"blk\.0\.ffn_(up|down|gate)\.", "CPU"),)
+
+
+@pytest.mark.parametrize(
+    ("line", "outputs"),
+    [
+        ("-np 1", 1),
+        ("-np 8", 8),
+        ("-np 8 -b 4", 4),
+        ("", 4),
+        ("-np 2 --spec-type draft-mtp", 8),
+        ("-np 2 --spec-default", 130),
+        ("-np 1 --embeddings", 512),
+    ],
+)
+def test_outputs_are_slots_times_drafted_tokens(line: str, outputs: int) -> None:
+    assert parsed(line).n_outputs_max == outputs
+
+
+def test_what_lies_beside_the_model_is_named() -> None:
+    flags = parsed("-md draft.gguf --spec-type draft-simple --mmproj p.gguf")
+    assert len(flags.not_included) == 2
+    assert flags.inexact == ()
+    assert len(parsed("-md draft.gguf").inexact) == 1
+    assert parsed("--lora a.gguf --lora b.gguf").inexact == ("LoRA adapters add tensors to the graph",)
+
+
+def test_a_value_may_look_like_a_flag() -> None:
+    assert parsed("--prompt -c -c 4096").n_ctx == 4096
+
+
+def test_every_known_flag_is_accepted() -> None:
+    good = {
+        "-ot": "a=CPU", "--override-tensor": "a=CPU", "-sm": "layer", "--split-mode": "layer", "-lm": "auto",
+        "--load-mode": "auto", "--override-kv": "a=int:1", "--pooling": "none", "--spec-type": "none", "-ctk": "f16",
+        "-ctv": "f16", "--cache-type-k": "f16", "--cache-type-v": "f16",
+    }  # fmt: skip
+    for flag, count in table.ARITY.items():
+        parse_flags([flag, *[good.get(flag, "1")] * count])
+
+
+def test_arity() -> None:
+    assert [arity(x) for x in ("-c", "--ctx_size", "-kvu", "--control-vector-layer-range", "-zzz", "-h")] == [
+        1, 1, 0, 2, None, 0,
+    ]  # fmt: skip
+
+
+WRONG = [
+    ("-c", "needs a value"),
+    ("-c x", "whole number"),
+    ("-c -1", "0 or more"),
+    ("-c 4k", "whole number"),
+    ("-c 1e5", "whole number"),
+    ("-c 4096.0", "whole number"),
+    ("-c 99999999999", "2147483647 or less"),
+    ("-c " + "9" * 5000, "whole number"),
+    ("-c ٣", "whole number"),
+    ("-b 0", "1 or more"),
+    ("-ub -1", "0 or more"),
+    ("-np 0", "1 or more"),
+    ("-np 257", "256 or less"),
+    ("-fa maybe", "on, off or auto"),
+    ("-fa -c", "on, off or auto"),
+    ("-ctk q6_K", "must be one of f32"),
+    ("-ctv Q8_0", "must be one of f32"),
+    ("-ngl most", "whole number, auto or all"),
+    ("-ngl 99999999999", "2147483647 or less"),
+    ("-sm tensor", "not modelled"),
+    ("-sm both", "must be one of none"),
+    ("-ts a,b", "'a' is not a number"),
+    ("-ts ,1", "'' is not a number"),
+    ("-ts 1;2", "is not a number"),
+    ("-ts -1,2", "is not a number"),
+    ("-ts nan", "is not a number"),
+    ("-ts 1e99", "too large"),
+    ("-ts 1" + ",1" * 15, "16 values"),
+    ("-ot exps", "PATTERN=BUFFER"),
+    ("-ot a=CPU,", "PATTERN=BUFFER"),
+    ("-ot blk.{1,2}.x=CPU", "comma ends a pattern"),
+    ("-ot (=CPU", "-ot '('"),
+    ("-ncmoe -1", "0 or more"),
+    ("-ncmoe 5000", "4095 or less"),
+    ("-ncmoe 3000 -ncmoe 3000", "6000 tensor overrides"),
+    ("-mg a", "whole number"),
+    ("-dev CUDA0,,CUDA1", "different device names"),
+    ("-dev CUDA0,CUDA0", "different device names"),
+    ("-lm fast", "must be one of auto"),
+    ("-fit maybe", "on or off"),
+    ("-fitt x", "whole number"),
+    ("--port http", "whole number"),
+    ("-m", "needs a value"),
+    ("--pooling max", "must be one of none"),
+    ("--spec-type magic", "must be one of none, draft-simple"),
+    ("--spec-ngram-simple-size-m 0", "1 or more"),
+    ("--kv-unified-per-slot 2000000000", "too large"),
+    ("--override-kv a=4", "KEY=TYPE:VALUE"),
+    ("--override-kv a=bool:1", "true, false"),
+    ("--override-kv a=float:x", "must be a number"),
+    ("--override-kv a=str:" + "x" * 128, "at most 127 bytes"),
+    ("--control-vector-layer-range 1", "needs 2 values"),
+    ("--draft-max 4", "use --spec-draft-n-max"),
+    ("--help", "only prints"),
+    ("--gpt-oss-20b-default", "a model of its own"),
+    ("--ctx-sise 4096", "did you mean --ctx-size"),
+    ("-ncmo 3", "did you mean -ncmoe"),
+    ("--ctx-size=4096", "a space, not an equals sign: --ctx-size 4096"),
+    ("--completely-unknown", "neither memplan nor llama-server"),
+    ("4096", "unknown flag"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG)
+def test_wrong_flags(line: str, said: str) -> None:
+    with pytest.raises(FlagError) as caught:
+        parsed(line)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_an_empty_model_name_and_an_unknown_app() -> None:
+    with pytest.raises(FlagError, match="needs the name of a model"):
+        parse_flags(["-m", ""])
+    with pytest.raises(FlagError, match="must be one of server, cli"):
+        parse_flags([], "bench")
+    with pytest.raises(FlagError, match="1 or more with --app cli"):
+        parse_flags(["-np", "-1"], "cli")
+
+
+def test_devices_are_checked_against_the_rig() -> None:
+    check_devices(parsed("-ot exps=CPU,a=CUDA1 -dev CUDA1 -sm none -mg 0"), 2)
+    check_devices(parsed("-sm none -mg -1"), 2)
+    check_devices(parsed("-sm none -mg 3"), 0)
+    for line, said in (
+        ("-ot a=CUDA2", "this rig has CUDA0, CUDA1, CPU"),
+        ("-ot a=CUDA_Host", "no such buffer type"),
+        ("-dev CUDA2", "this rig has CUDA0, CUDA1"),
+        ("-sm none -mg 2", "numbered from 0 to 1"),
+    ):
+        with pytest.raises(FlagError, match=said):
+            check_devices(parsed(line), 2)
