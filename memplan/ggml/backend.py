@@ -1,0 +1,77 @@
+"""What the scheduler and the allocator ask of a backend.
+
+Follows ``ggml_backend_device_i``, ``ggml_backend_buffer_type_i`` and ``ggml_backend_i``
+(ggml/src/ggml-backend-impl.h, v0.5.0) as far as memory planning needs them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+
+UNLIMITED = 1 << 62
+"""A buffer type's ``max_size`` when the backend sets none (ggml clamps SIZE_MAX in the same way)."""
+
+
+class BufferType(ABC):
+    """A kind of memory, compared by identity as ggml compares pointers.
+
+    Attributes:
+        name: as llama.cpp prints it: ``CUDA0``, ``CUDA_Host``, ``CPU``, ``CPU_REPACK``.
+        alignment: bytes, a power of two.  max_size: the largest single buffer, bytes.
+        is_host: whether the CPU can read it (``ggml_backend_buft_is_host``).
+    """
+
+    name: str
+    alignment: int
+    max_size: int = UNLIMITED
+    is_host: bool = False
+
+    @abstractmethod
+    def alloc_size(self, t: Tensor) -> int:
+        """Bytes to set aside for ``t``, before alignment (``get_alloc_size``)."""
+
+    def __repr__(self) -> str:
+        return f"<buffer type {self.name}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Where a tensor that exists before the graph lies; ``weights`` marks model weights (usage WEIGHTS)."""
+
+    buft: BufferType
+    weights: bool = False
+
+
+class Backend(ABC):
+    """One device as the scheduler sees it.
+
+    Attributes:
+        name: ``CUDA0``, ``CPU``.  buft: the type its compute buffer is taken from.
+    """
+
+    name: str
+    buft: BufferType
+
+    @abstractmethod
+    def supports_op(self, t: Tensor) -> bool:
+        """Whether the device can compute ``t`` (``supports_op``)."""
+
+    @abstractmethod
+    def supports_buft(self, buft: BufferType) -> bool:
+        """Whether the device can read tensors in ``buft`` (``supports_buft``)."""
+
+    def offload_op(self, t: Tensor) -> bool:
+        """Whether the device asks for ``t`` although its weight lies on the host (``offload_op``)."""
+        return False
+
+    def alloc_deps(self, nodes: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Lifetimes that the backend's fusions stretch in one split: (tensor, the node it must outlive).
+
+        Follows ``graph_optimize``; may also reorder ``nodes`` in place.
+        """
+        return []
