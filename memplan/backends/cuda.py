@@ -1,0 +1,286 @@
+"""The CUDA backend: supported ops, offloaded ops, lifetimes stretched by fusions.
+
+Follows ggml/src/ggml-cuda/ggml-cuda.cu (``ggml_backend_cuda_device_supports_op``, ``..._supports_buft``,
+``..._offload_op``), read in v0.4.0 and v0.5.0, as NVIDIA's toolkit 11.7 or newer compiles it (with CUB). No device
+counts as integrated: these releases do not either. Ops of other models' training or convolutions are left out.
+
+A new op is one more method, or one more name in ``_ALWAYS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from memplan.backends import cuda_fusion, fattn
+from memplan.backends.buffers import CudaBuffer
+from memplan.ggml.backend import Backend
+from memplan.ggml.tensor import contiguous_above
+from memplan.gguf.types import BF16, BY_NAME, F16, F32, I32, I64, IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
+
+if TYPE_CHECKING:
+    from memplan.backends.cuda_fusion import Deps
+    from memplan.backends.devices import Gpu
+    from memplan.ggml.backend import BufferType
+    from memplan.ggml.tensor import Tensor
+    from memplan.releases import Release
+
+OFFLOAD_MIN_BATCH = 32
+"""Rows from which an op is worth copying its weights from the host for (GGML_OP_OFFLOAD_MIN_BATCH, not set)."""
+
+Rule = Callable[["Tensor"], bool]
+
+_FLOATS = frozenset({F32, F16, BF16})
+_HALVES = frozenset({F32, F16})
+
+_K_QUANTS = frozenset(BY_NAME[n] for n in ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K"))
+_I_QUANTS = frozenset(
+    BY_NAME[n] for n in ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs")
+)
+_LEGACY = frozenset({BY_NAME["q1_0"], BY_NAME["q2_0"], Q4_0, Q4_1, Q5_0, Q5_1, Q8_0})
+_MXFP4, _NVFP4, _Q8_K = BY_NAME["mxfp4"], BY_NAME["nvfp4"], BY_NAME["q8_K"]
+
+MUL_MAT_TYPES = _FLOATS | _LEGACY | _K_QUANTS | _I_QUANTS | {IQ4_NL, _MXFP4, _NVFP4, _Q8_K}
+"""Types of a matrix that CUDA multiplies by."""
+
+GET_ROWS_TYPES = _FLOATS | _LEGACY | _K_QUANTS | _I_QUANTS | {I32}
+"""Types whose rows CUDA takes out at any row length."""
+
+_GET_ROWS_OF_256 = frozenset({IQ4_NL, _MXFP4})
+_SET_ROWS_TYPES = _FLOATS | {Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL}
+_COPIES = (
+    frozenset((a, b) for a in _FLOATS for b in _FLOATS)
+    | frozenset((F32, t) for t in (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, I32))
+    | frozenset((t, F32) for t in (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, I32))
+    | {(I32, I32)}
+)
+_INDEXER_KEYS = _FLOATS | {Q8_0, Q5_1, Q5_0, Q4_1, Q4_0}
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_UNARY_KINDS = _names(
+    "ABS SGN NEG STEP GELU SILU RELU SIGMOID HARDSIGMOID HARDSWISH GELU_ERF GELU_QUICK TANH EXP EXPM1 SOFTPLUS ELU "
+    "XIELU FLOOR CEIL ROUND TRUNC"
+)
+_GLU_KINDS = _names("REGLU GEGLU SWIGLU SWIGLU_OAI GEGLU_ERF GEGLU_QUICK SWIGLU_CLAMP")
+
+_ALWAYS = _names(
+    "NONE RESHAPE VIEW PERMUTE TRANSPOSE ADD_ID ADD1 SCALE SQR SQRT SIN COS CLAMP LOG CONT DIAG_MASK_INF SOFT_MAX "
+    "TOP_K ARGSORT ARGMAX COUNT_EQUAL PAD UPSCALE PAD_REFLECT_1D ARANGE TIMESTEP_EMBEDDING LEAKY_RELU RWKV_WKV6 "
+    "RWKV_WKV7 GATED_LINEAR_ATTN GATED_DELTA_NET CONV_TRANSPOSE_2D POOL_1D POOL_2D FILL CUMSUM TRI "
+    "DIAG SOLVE_TRI"
+)
+
+
+def _always(t: Tensor) -> bool:
+    return True
+
+
+class CudaBackend(Backend):
+    """CUDA device ``index`` of a rig.
+
+    ``without_ops``: ops, by ggml's names, that the device is made to refuse, as a build without their kernels would.
+    """
+
+    def __init__(self, index: int, gpu: Gpu, release: Release, without_ops: frozenset[str] = frozenset()) -> None:
+        self.index = index
+        self.gpu = gpu
+        self.release = release
+        self.name = f"{gpu.backend}{index}"
+        self.cuda_buft = CudaBuffer(index, gpu, release)
+        self.buft = self.cuda_buft
+        self._cc = gpu.cc
+        rules: dict[str, Rule] = dict.fromkeys(_ALWAYS, _always)
+        rules |= _RULES
+        rules["FLASH_ATTN_EXT"] = self._flash_attn_ext
+        rules["SUM_ROWS"] = rules["MEAN"] = _sum_rows if release.cuda_sums_strided_rows else _contiguous
+        if release.cuda_dups_integers:
+            rules["DUP"] = _always
+        for op in without_ops:
+            rules.pop(op, None)
+        self._rules = rules
+
+    def supports_op(self, t: Tensor) -> bool:
+        """Whether all sources are on this device or on none, and there is a kernel for them."""
+        for s in t.src:
+            buffer = s.buffer
+            if buffer is not None:
+                buft = buffer.buft
+                if buft is not self.buft and isinstance(buft, CudaBuffer) and buft.index != self.index:
+                    return False
+        rule = self._rules.get(t.op)
+        return rule is not None and rule(t)
+
+    def supports_buft(self, buft: BufferType) -> bool:
+        """Its own memory alone: neither another GPU's nor pinned host memory."""
+        return buft is self.buft or (isinstance(buft, CudaBuffer) and buft.index == self.index)
+
+    def offload_op(self, t: Tensor) -> bool:
+        """Whether ``t`` has at least 32 rows; for matrix products and rope, at least 32 in the batched dimension."""
+        op, ne = t.op, t.ne
+        if op == "MUL_MAT":
+            return ne[1] >= OFFLOAD_MIN_BATCH
+        if op in ("MUL_MAT_ID", "ROPE", "ROPE_BACK"):
+            return ne[2] >= OFFLOAD_MIN_BATCH
+        return op != "GET_ROWS" and ne[1] * ne[2] * ne[3] >= OFFLOAD_MIN_BATCH
+
+    def alloc_deps(self, nodes: list[Tensor], after: Tensor | None = None) -> Deps:
+        """(tensor, until) for the lifetimes its fusions stretch; see ``memplan.backends.cuda_fusion.alloc_deps``."""
+        return cuda_fusion.alloc_deps(nodes, self.release, after)
+
+    def _flash_attn_ext(self, t: Tensor) -> bool:
+        return fattn.best_kernel(t, self._cc, self.release) != fattn.NONE
+
+
+def _contiguous(t: Tensor) -> bool:
+    return t.src[0].is_contiguous
+
+
+def _contiguous_rows(t: Tensor) -> bool:
+    return t.src[0].is_contiguous_rows
+
+
+def _contiguous_sources(t: Tensor) -> bool:
+    return t.src[0].is_contiguous and t.src[1].is_contiguous
+
+
+def _all_f32(t: Tensor) -> bool:
+    return t.type is F32 and all(s.type is F32 for s in t.src)
+
+
+def _unary(t: Tensor) -> bool:
+    return t.kind in _UNARY_KINDS and t.src[0].is_contiguous
+
+
+def _glu(t: Tensor) -> bool:
+    return t.kind in _GLU_KINDS and contiguous_above(t.src[0], 1)
+
+
+def _mul_mat(t: Tensor) -> bool:
+    a, b = t.src[0], t.src[1]
+    if a.nb[0] != a.type.type_size or b.nb[0] != b.type.type_size:
+        return False
+    if b.type is F16 and a.type is not F16:
+        return False
+    return a.type in MUL_MAT_TYPES
+
+
+def _get_rows(t: Tensor) -> bool:
+    a = t.src[0]
+    return a.type in GET_ROWS_TYPES or (a.type in _GET_ROWS_OF_256 and a.ne[0] % 256 == 0)
+
+
+def _set_rows(t: Tensor) -> bool:
+    source, rows = t.src[0].type, t.src[1].type
+    if rows is not I64 and rows is not I32:
+        return False
+    return t.type in _SET_ROWS_TYPES if source is F32 else source is F16 and t.type is F16
+
+
+def _set(t: Tensor) -> bool:
+    return t.type in (F32, I32) and t.src[0].type is t.type and t.src[1].type is t.type
+
+
+def _cpy(t: Tensor) -> bool:
+    a, b = t.src[0], t.src[1]
+    return (a.type, b.type) in _COPIES or (a.type is b.type and a.is_contiguous and b.is_contiguous)
+
+
+def _dup_of_floats(t: Tensor) -> bool:
+    return t.src[0].type.name not in ("i32", "i16")
+
+
+def _repeat(t: Tensor) -> bool:
+    return t.src[0].type in _HALVES
+
+
+def _concat(t: Tensor) -> bool:
+    a, b = t.src[0], t.src[1]
+    type = a.type
+    if b.type is not type or t.type is not type:
+        return False
+    if not type.is_quantized:
+        return type.block_size == 1 and type.type_size in (1, 2, 4, 8)
+    if a.ne[0] % type.block_size or b.ne[0] % type.block_size:
+        return False
+    if (t.params or {}).get("dim") == 3:
+        return a.is_contiguous and b.is_contiguous
+    return _contiguous_to_3(a) and _contiguous_to_3(b)
+
+
+def _contiguous_to_3(t: Tensor) -> bool:
+    """No gaps within the first three dimensions (``ggml_is_contiguous_to_3``)."""
+    ne, nb = t.ne, t.nb
+    expected = t.type.type_size
+    if ne[0] != t.type.block_size and nb[0] != expected:
+        return False
+    expected *= ne[0] // t.type.block_size
+    if ne[1] != 1 and nb[1] != expected:
+        return False
+    return ne[2] == 1 or nb[2] == expected * ne[1]
+
+
+def _binary(t: Tensor) -> bool:
+    return t.type in _HALVES and t.src[0].type in _HALVES and t.src[1].type in _HALVES
+
+
+def _rope(t: Tensor) -> bool:
+    a = t.src[0]
+    return a.nb[0] == a.type.type_size and contiguous_above(a, 2)
+
+
+def _sum_rows(t: Tensor) -> bool:
+    a = t.src[0]
+    return a.type is F32 and t.type is F32 and a.is_contiguous_rows
+
+
+def _lightning_indexer(t: Tensor) -> bool:
+    """Heads of 128, 32 or 64 of them (lightning-indexer.cu: ``ggml_cuda_lightning_indexer_supported``)."""
+    q, k = t.src[0], t.src[1]
+    if q.ne[0] != 128 or q.ne[1] not in (64, 32):
+        return False
+    for s in (q, k):
+        if not s.type.is_quantized and not s.nb[1] % 16 == s.nb[2] % 16 == s.nb[3] % 16 == 0:
+            return False
+    return k.type in _INDEXER_KEYS
+
+
+_RULES: dict[str, Rule] = {
+    "UNARY": _unary,
+    "GLU": _glu,
+    "MUL_MAT": _mul_mat,
+    "MUL_MAT_ID": _mul_mat,
+    "OUT_PROD": _all_f32,
+    "GET_ROWS": _get_rows,
+    "SET_ROWS": _set_rows,
+    "SET": _set,
+    "CPY": _cpy,
+    "DUP": _dup_of_floats,
+    "REPEAT": _repeat,
+    "CONCAT": _concat,
+    "NORM": _contiguous_rows,
+    "RMS_NORM": _contiguous_rows,
+    "L2_NORM": _contiguous_rows,
+    "GROUP_NORM": _contiguous,
+    "SUM": _contiguous_rows,
+    "ACC": _contiguous_sources,
+    "IM2COL": _contiguous_sources,
+    "IM2COL_3D": _contiguous_sources,
+    "CONV_2D": _contiguous_sources,
+    "ADD": _binary,
+    "SUB": _binary,
+    "MUL": _binary,
+    "DIV": _binary,
+    "ROPE": _rope,
+    "ROPE_BACK": _rope,
+    "LIGHTNING_INDEXER": _lightning_indexer,
+    "DSV4_HC_PRE": _all_f32,
+    "DSV4_HC_COMB": _all_f32,
+    "DSV4_HC_POST": _all_f32,
+}
+
+KNOWN_OPS = frozenset(_RULES) | _ALWAYS | {"FLASH_ATTN_EXT", "SUM_ROWS", "MEAN"}
+"""Every op that some modelled release of the backend computes, by ggml's name (without ``GGML_OP_``)."""

@@ -1,0 +1,267 @@
+"""CUDA's graph optimisation: the tensors that its fusions keep alive longer than the graph alone would.
+
+Follows ``ggml_backend_cuda_graph_optimize``, ``ggml_cuda_match_moe_weighted_reduction``, ``ggml_cuda_topk_moe_fusion``
+(ggml/src/ggml-cuda/ggml-cuda.cu), ``ggml_cuda_should_use_topk_moe`` (topk-moe.cu) and ``ggml_can_fuse_subgraph_ext``
+(ggml/src/ggml.c), read in v0.4.0 and v0.5.0.
+
+By default that is all it does: it reorders nodes only when GGML_CUDA_GRAPH_OPT=1, whatever the number of devices and
+whether CUDA graphs are used. GGML_CUDA_DISABLE_FUSION=1, which turns this off, is taken as not set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from memplan.ggml.tensor import FLAG_COMPUTE, FLAG_OUTPUT, contiguous_above
+from memplan.gguf.types import F32
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.releases import Release
+
+Deps = list[tuple["Tensor", "Tensor"]]
+
+MAX_SUMMED_EXPERTS = 15
+"""MOE_WEIGHTED_REDUCTION_MAX_EXPERTS."""
+
+_GATES = frozenset({"UNARY", "SOFT_MAX", "ARGSORT"})
+
+
+def alloc_deps(nodes: Sequence[Tensor], release: Release, after: Tensor | None = None) -> Deps:
+    """(tensor, until) for every lifetime that is stretched, in ggml's order, repeats included.
+
+    ``nodes``: one split's, sources already replaced by the scheduler's copies; their ``uses`` are those of the whole
+    graph before that. ``after``: the node that follows the split, since ggml looks one node past a top-k gating;
+    without it, a gating at the very end of a split keeps nothing.
+    """
+    if not release.cuda_keeps_moe_sum_inputs:
+        return []
+    deps: Deps = []
+    topk = release.cuda_keeps_topk_inputs
+    n = len(nodes)
+    i = 0
+    while i < n:
+        op = nodes[i].op
+        if op == "MUL":
+            if nodes[i].ne[1] > 1 and (found := _match_sum(nodes, i)) is not None:
+                kept, count = found
+                if _fusable(nodes, i, count, (i + count - 1,)):
+                    until = nodes[i + count - 1]
+                    deps += [(t, until) for t in kept]
+                    i += count - 1
+        elif topk and op in _GATES and (ops := _match_gating(nodes, i)) is not None:
+            deps += _gating_deps(nodes, i, ops, after)
+            # ggml goes on behind the gating; what lies between starts no other match
+        i += 1
+    return deps
+
+
+def _fusable(nodes: Sequence[Tensor], start: int, count: int, outputs: tuple[int, ...]) -> bool:
+    """Whether only ``outputs`` among ``count`` nodes are needed elsewhere (``ggml_can_fuse_subgraph_ext``)."""
+    if start + count > len(nodes):
+        return False
+    group = nodes[start : start + count]
+    keep = [nodes[i] for i in outputs]
+    for j, node in enumerate(group):
+        if not node.flags & FLAG_COMPUTE:
+            return False
+        if node in keep:
+            continue
+        if node.flags & FLAG_OUTPUT:
+            return False
+        inside = sum(1 for other in group[j + 1 :] for s in other.src if s is node)
+        if inside != node.uses:
+            return False
+        base = node.view_src
+        if base is not None and base not in group and not (base.buffer is not None and base.buffer.weights):
+            return False
+    return True
+
+
+# --- experts weighted and summed ------------------------------------------------------------------------------------
+
+
+def _match_sum(nodes: Sequence[Tensor], i: int) -> tuple[list[Tensor], int] | None:
+    """(experts, weights[, scale]) and the number of nodes of a weighted sum that starts at the MUL ``nodes[i]``.
+
+    One or two MULs, a view of each expert, and the ADDs that sum them.
+    """
+    first = nodes[i]
+    inputs = _split_mul(first)
+    if inputs is None or first.type is not F32 or not first.is_contiguous:
+        return None
+    weighted, muls = first, 1
+    if i + 1 < len(nodes):
+        second = nodes[i + 1]
+        if second.op == "MUL" and second.type is F32 and second.is_contiguous:
+            route = _split_mul(second)
+            if route is not None and route[0] is first:
+                inputs = [inputs[0], route[1], inputs[1]]
+                weighted, muls = second, 2
+    experts = weighted.ne[1]
+    tokens = weighted.ne[2] * weighted.ne[3]
+    if not 2 <= experts <= MAX_SUMMED_EXPERTS or tokens <= 0:
+        return None
+    count = 2 * experts + muls - 1
+    if i + count > len(nodes):
+        return None
+    shape = (weighted.ne[0], tokens, 1, 1)
+    views: list[Tensor] = []
+    total: Tensor | None = None
+    adds = 0
+    for t in nodes[i + muls : i + count]:
+        if t.op == "VIEW":
+            if len(views) >= experts or not _is_expert(t, weighted, shape, len(views)):
+                return None
+            views.append(t)
+            continue
+        if t.op != "ADD" or len(views) < 2 or adds + 1 >= len(views):
+            return None
+        left = views[0] if total is None else total
+        if t.type is not F32 or t.src[0] is not left or t.src[1] is not views[adds + 1]:
+            return None
+        total = t
+        adds += 1
+    if len(views) != experts or adds != experts - 1 or total is None:
+        return None
+    if not total.is_contiguous or total.ne != shape:
+        return None
+    return inputs, count
+
+
+def _split_mul(mul: Tensor) -> list[Tensor] | None:
+    """The full-size source of ``mul`` and the one with a single number a row, in that order."""
+    ne = mul.ne
+    row_number = (1, ne[1], ne[2], ne[3])
+    a, b = mul.src[0], mul.src[1]
+    for full, broadcast in ((a, b), (b, a)):
+        if broadcast.ne != row_number or full.ne != ne or full.type is not F32 or broadcast.type is not F32:
+            continue
+        if full.is_contiguous and broadcast.is_contiguous:
+            return [full, broadcast]
+    return None
+
+
+def _is_expert(t: Tensor, weighted: Tensor, shape: tuple[int, ...], index: int) -> bool:
+    return (
+        t.src[0] is weighted
+        and t.view_src is weighted
+        and t.type is F32
+        and t.ne == shape
+        and t.nb[0] == weighted.nb[0]
+        and t.nb[1] == weighted.nb[2]
+        and t.view_offs == index * weighted.nb[1]
+    )
+
+
+# --- top-k gating ---------------------------------------------------------------------------------------------------
+
+
+def _match_gating(nodes: Sequence[Tensor], i: int) -> tuple[str, ...] | None:
+    """The ops of a top-k gating that starts at ``nodes[i]``; None if there is none.
+
+    A gating that sorts first and normalises after (ARGSORT, ..., SOFT_MAX) is fused by ggml too, but keeps nothing.
+    """
+    head = nodes[i]
+    at = i + 1
+    ops: tuple[str, ...]
+    if head.op == "UNARY":
+        if head.kind == "SIGMOID":
+            ops = ("UNARY",)
+        elif head.kind == "SOFTPLUS" and _follows(nodes, at, "SQRT"):
+            ops = ("UNARY", "SQRT")
+            at += 1
+        else:
+            return None
+    elif head.op == "SOFT_MAX":
+        ops = ("SOFT_MAX",)
+    else:
+        return None
+    probs = nodes[at - 1]
+    if not _follows(nodes, at, "RESHAPE"):
+        return None
+    reshaped = nodes[at]
+    ops += ("RESHAPE",)
+    at += 1
+    chosen_by = probs
+    if at < len(nodes) and nodes[at].op == "ADD" and nodes[at].src[0] is probs:
+        chosen_by = nodes[at]
+        ops += ("ADD",)
+        at += 1
+    if at >= len(nodes) or nodes[at].op != "ARGSORT" or nodes[at].src[0] is not chosen_by:
+        return None
+    at += 1
+    if not _follows(nodes, at, "VIEW"):
+        return None
+    at += 1
+    if at >= len(nodes) or nodes[at].op != "GET_ROWS":
+        return None
+    if nodes[at].src[0] is not reshaped or nodes[at].src[1] is not nodes[at - 1]:
+        return None
+    ops += ("ARGSORT", "VIEW", "GET_ROWS")
+    at += 1
+    if at < len(nodes) and nodes[at].op == "RESHAPE":
+        if not _is_norm(nodes, at):
+            return ops
+        ops += ("RESHAPE", "SUM_ROWS", "CLAMP", "DIV", "RESHAPE")
+        at += 5
+    if _follows(nodes, at, "SCALE"):
+        ops += ("SCALE",)
+    return ops
+
+
+def _follows(nodes: Sequence[Tensor], at: int, op: str) -> bool:
+    """Whether ``nodes[at]`` is an ``op`` of the node before it."""
+    return at < len(nodes) and nodes[at].op == op and nodes[at].src[0] is nodes[at - 1]
+
+
+def _is_norm(nodes: Sequence[Tensor], at: int) -> bool:
+    """Whether the five nodes from ``at`` on divide the weights by their sum."""
+    if not all(_follows(nodes, at + i, op) for i, op in enumerate(("RESHAPE", "SUM_ROWS", "CLAMP"))):
+        return False
+    if at + 3 >= len(nodes):
+        return False
+    div = nodes[at + 3]
+    if div.op != "DIV" or div.src[0] is not nodes[at] or div.src[1] is not nodes[at + 2]:
+        return False
+    return _follows(nodes, at + 4, "RESHAPE")
+
+
+def _gating_deps(nodes: Sequence[Tensor], i: int, ops: tuple[str, ...], after: Tensor | None) -> Deps:
+    """Every node of the gating and every source of theirs, until the node behind the gating.
+
+    That is one node later than the fusion needs; ggml's helper takes the last index as it is given.
+    """
+    ids = i + ops.index("VIEW")
+    end = i + len(ops)
+    if not _fusable(nodes, i, len(ops), (ids, end - 1)):
+        return []
+    if not _kernel_takes(nodes[i], nodes[end - 1], nodes[ids]):
+        return []
+    until = nodes[end] if end < len(nodes) else after
+    if until is None:
+        return []
+    deps: Deps = []
+    for node in nodes[i:end]:
+        deps.append((node, until))
+        deps += [(s, until) for s in node.src]
+    return deps
+
+
+def _kernel_takes(head: Tensor, weights: Tensor, ids: Tensor) -> bool:
+    """Whether the fused kernel is instantiated for this gating (``ggml_cuda_should_use_topk_moe``).
+
+    Powers of two up to 512 experts, 288 and 576: so DeepSeek-V4-Flash's 256, but not Pro's 384.
+    """
+    experts = ids.nb[1] // ids.nb[0]
+    if (experts & (experts - 1) or experts > 512) and experts not in (288, 576):
+        return False
+    logits = head.src[0]
+    if not contiguous_above(weights, 0) or not contiguous_above(logits, 0):
+        return False
+    if head.op == "SOFT_MAX":
+        params = head.params or {}
+        plain = params.get("scale", 1.0) == 1.0 and params.get("max_bias", 0.0) == 0.0
+        return plain and len(head.src) == 1
+    return True
