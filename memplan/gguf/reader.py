@@ -20,7 +20,7 @@ MAX_STRING = 16 << 20
 """Bytes: more than any real string by far (the longest are chat templates)."""
 
 _FIRST_CHUNK = 256 << 10
-_LAST_CHUNK = 4 << 20
+_LAST_CHUNK = 2 << 20
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
@@ -154,7 +154,7 @@ class ByteReader:
         self.require(n)
         parts = [self._buffer[self._at :]]
         have = len(parts[0])
-        self._start, self._at = self._start + self._at, 0
+        self._start, self._at, self._buffer = self._start + self._at, 0, b""
         try:
             while have < n:
                 data = self._file.read(max(n - have, self._chunk))
@@ -167,7 +167,7 @@ class ByteReader:
         except (OSError, ValueError) as e:
             raise SourceError(f"{self.name}: cannot be read: {e}") from e
         self._chunk = min(4 * self._chunk, _LAST_CHUNK)
-        self._buffer = b"".join(parts)
+        self._buffer = b"".join(parts) if have > len(parts[-1]) else parts[-1]
         if have < n:
             self.fail(TruncatedHeader, f"the file ends inside {self.reading}: {n} bytes wanted, {have} there")
 
