@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from memplan.errors import UnknownModel
+from memplan.gguf.header import Header
+from memplan.gguf.source import read_header
+from memplan.models.builtin import (
+    FLASH,
+    MODELS,
+    PRO,
+    RECIPES,
+    builtin_header,
+    builtin_names,
+    deepseek4_header,
+    is_builtin,
+)
+from tests.gguf import writer
+
+
+def mib(h: Header) -> float:
+    return round(h.nbytes / 2**20, 2)
+
+
+def test_names() -> None:
+    names = builtin_names()
+    assert len(names) == len(set(names)) == len(MODELS) * len(RECIPES)
+    assert {"deepseek-v4-flash:antirez-q2", "deepseek-v4-pro:mxfp4", "deepseek-v4-flash:mtp-q2"} <= set(names)
+    assert all(is_builtin(name) and builtin_header(name).name == name for name in names)
+    assert builtin_header("deepseek-v4-flash") == builtin_header("deepseek-v4-flash:antirez-q2")
+    assert builtin_header("DeepSeek-V4-Pro").name == "deepseek-v4-pro:mxfp4"
+    assert builtin_header("deepseek-v4-pro:") == builtin_header("deepseek-v4-pro")
+
+
+def test_unknown_names_list_what_exists() -> None:
+    assert not is_builtin("llama")
+    with pytest.raises(UnknownModel, match="no built-in model 'llama'; there are deepseek-v4-flash, deepseek-v4-pro"):
+        builtin_header("llama")
+    with pytest.raises(UnknownModel, match="no recipe 'q9'; there are antirez-q2, antirez-q4, mtp-q2, mxfp4, q3"):
+        builtin_header("deepseek-v4-flash:q9")
+
+
+def test_totals_that_people_reported() -> None:
+    assert mib(builtin_header("deepseek-v4-flash:antirez-q2")) == 82697.65  # R24
+    assert mib(builtin_header("deepseek-v4-flash:antirez-q4")) == 157001.65  # R26
+    embedding = builtin_header("deepseek-v4-flash").tensors["token_embd.weight"]
+    assert embedding.nbytes == 1010 * 2**20  # R25
+
+
+def test_flash_by_hand() -> None:
+    h = builtin_header("deepseek-v4-flash:antirez-q2")
+    per_layer = {i: sum(name.startswith(f"blk.{i}.") for name in h.tensors) for i in range(43)}
+    # 24 a layer; 4 more with a compressor (HCA), 10 more with an indexer too (CSA)
+    assert per_layer == {i: 24 if i < 2 else 34 if i % 2 == 0 else 28 for i in range(43)}
+    assert len(h.tensors) == 6 + 24 * 43 + 10 * 21 + 4 * 20 == 1328
+    experts = [t for t in h.tensors.values() if t.name.endswith("_exps.weight")]
+    assert {t.shape for t in experts} == {(4096, 2048, 256), (2048, 4096, 256)}
+    # 256 experts of 2048 rows of 4096: iq2_xxs twice, q2_K once
+    assert sum(t.nbytes for t in experts) == 43 * 256 * 2048 * 4096 // 256 * (66 + 66 + 84)
+    assert h.tensors["blk.2.attn_compressor_kv.weight"].shape == (4096, 1024)
+    assert h.tensors["blk.3.attn_compressor_kv.weight"].shape == (4096, 512)
+    assert h.tensors["blk.3.attn_compressor_ape.weight"].shape == (512, 128)
+    assert h.tensors["blk.2.indexer_compressor_ape.weight"].shape == (256, 4)
+    assert h.tensors["blk.2.ffn_gate_tid2eid.weight"].shape == (6, 129280)
+    assert "blk.3.ffn_gate_tid2eid.weight" not in h.tensors
+    assert h.tensors["blk.42.hc_ffn_fn.weight"].shape == (16384, 24)
+    assert h.metadata["deepseek4.attention.compress_ratios"] == (0, 0, *(4, 128) * 20, 4, 0)
+
+
+def test_pro_by_hand() -> None:
+    h = builtin_header("deepseek-v4-pro")
+    ratios = h.metadata["deepseek4.attention.compress_ratios"]
+    assert isinstance(ratios, tuple)
+    assert (ratios.count(4), ratios.count(128), len(ratios)) == (30, 31, 62)
+    assert len(h.tensors) == 6 + 24 * 61 + 10 * 30 + 4 * 31
+    assert h.tensors["blk.60.attn_output_a.weight"].shape == (4096, 16384)
+    assert h.tensors["blk.60.ffn_up_exps.weight"].nbytes == 384 * 3072 * 7168 // 32 * 17
+
+
+def test_mixed_recipes() -> None:
+    def downs(name: str) -> list[str]:
+        h = builtin_header(f"deepseek-v4-flash:{name}")
+        return [h.tensors[f"blk.{i}.ffn_down_exps.weight"].type.name for i in range(43)]
+
+    assert downs("ud-q2") == ["q4_K" if i % 3 == 0 else "iq3_xxs" for i in range(43)]
+    assert downs("q3") == ["q6_K" if i % 5 == 0 else "q4_K" for i in range(43)]
+
+
+def test_mtp_adds_one_layer() -> None:
+    plain, mtp = builtin_header("deepseek-v4-flash:antirez-q2"), builtin_header("deepseek-v4-flash:mtp-q2")
+    added = [name for name in mtp.tensors if name not in plain.tensors]
+    assert len(added) == 24 + 4
+    assert all(name.startswith("blk.43.") for name in added)
+    assert "blk.43.exp_probs_b.bias" in added
+    assert mtp.tensors["blk.43.nextn.eh_proj.weight"].shape == (8192, 4096)
+    assert mtp.metadata["deepseek4.block_count"] == 44
+    assert mtp.metadata["deepseek4.nextn_predict_layers"] == 1
+    assert "deepseek4.nextn_predict_layers" not in plain.metadata
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_a_builtin_header_is_what_a_file_of_it_reads_as(name: str) -> None:
+    h = builtin_header(name)
+    keys = [(k, h.value_types[k], v) for k, v in h.metadata.items()]
+    entries = [(t.name, t.shape, t.type.name) for t in h.tensors.values()]
+    again = read_header(writer.header(keys, entries), name)
+    assert again == h
+    assert list(again.tensors) == list(h.tensors)
+
+
+def test_other_shapes() -> None:
+    h = deepseek4_header(replace(FLASH, block_count=3, vocab_size=1000), RECIPES["mxfp4"], "small")
+    assert len(h.tensors) == 6 + 3 * 24 + 10
+    assert h.tensors["output.weight"].shape == (4096, 1000)
+    assert len(deepseek4_header(replace(FLASH, block_count=1), RECIPES["q8_0"], "one").tensors) == 6 + 24
+    assert PRO.compress_ratios[:4] == (128, 128, 4, 128)
+
+
+def test_building_is_quick() -> None:
+    # it is on the way of every command's start: a few milliseconds, with room for a busy machine
+    def taken() -> float:
+        began = time.perf_counter()
+        builtin_header("deepseek-v4-flash")
+        return time.perf_counter() - began
+
+    assert min(taken() for _ in range(5)) < 0.02

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memplan.errors import BadMagic, SourceError, UnknownModel
+from memplan.gguf.source import read_header
+from memplan.models.builtin import builtin_header
+from memplan.models.open import open_model
+from tests.gguf import writer
+
+
+def test_builtin_names() -> None:
+    assert open_model("deepseek-v4-flash") == builtin_header("deepseek-v4-flash")
+    assert open_model("DEEPSEEK-V4-PRO:q8_0") == builtin_header("deepseek-v4-pro:q8_0")
+    with pytest.raises(UnknownModel, match="has no recipe 'nope'"):
+        open_model("deepseek-v4-flash:nope")
+
+
+def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deepseek-v4-flash"
+    path.write_bytes(writer.small())
+    assert open_model(path) == open_model(str(path)) == read_header(path)
+    monkeypatch.chdir(tmp_path)
+    assert open_model("./deepseek-v4-flash").tensors == read_header(path).tensors
+    assert open_model("deepseek-v4-flash").name == "deepseek-v4-flash:antirez-q2"
+    Path("plain").write_bytes(b"no model")
+    with pytest.raises(BadMagic):
+        open_model("plain")
+    with pytest.raises(SourceError, match=r"absent\.gguf: no such file"):
+        open_model("absent.gguf")
+    with pytest.raises(SourceError, match="no such file"):
+        open_model("folder/absent")
+
+
+@pytest.mark.parametrize("name", ["", "qwen3", "deepseek-v4", "flash-antirez-q2", "a\nb", "nul\0"])
+def test_neither(name: str) -> None:
+    with pytest.raises(UnknownModel, match="built in are deepseek-v4-flash, deepseek-v4-pro, each with") as caught:
+        open_model(name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("address", ["https://example.org/m.gguf", "HTTP://example.org/m.gguf", "hf:owner/repo/m.gguf"])
+def test_addresses_come_later(address: str) -> None:
+    with pytest.raises(SourceError, match="not supported in this version; download the file"):
+        open_model(address)
