@@ -1,5 +1,154 @@
-"""memplan: what llama.cpp will allocate on every device with these flags, from a GGUF header alone."""
+"""memplan: what llama.cpp will allocate on every device with these flags, from a GGUF header alone.
+
+This is the one public door: every name in ``__all__`` is supported, everything else may change. Names are loaded when
+they are first asked for, so importing memplan costs next to nothing.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from memplan.backends.devices import Gpu, Rig
+    from memplan.errors import (
+        BadHyperParameter,
+        BadLength,
+        BadMagic,
+        BadTensorShape,
+        BadValue,
+        DuplicateKey,
+        DuplicateTensor,
+        FlagError,
+        HeaderError,
+        MemplanError,
+        MissingKey,
+        MissingShard,
+        MissingTensor,
+        ModelError,
+        RigError,
+        ShardError,
+        ShardMismatch,
+        SourceError,
+        TruncatedHeader,
+        UnknownModel,
+        UnknownRelease,
+        UnknownTensorType,
+        UnknownValueType,
+        UnsupportedArchitecture,
+        UnsupportedByteOrder,
+        UnsupportedVersion,
+    )
+    from memplan.estimate import estimate
+    from memplan.gguf.header import Header, TensorInfo
+    from memplan.gguf.types import GGMLType
+    from memplan.llama.flags import Flags, parse_flags
+    from memplan.llama.refusals import Refusal
+    from memplan.models.open import open_model as read_model
+    from memplan.releases import RELEASES, Release, find_release
+    from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
+    from memplan.rig import load_rig, parse_gpus
+
+__all__ = [
+    "RELEASES",
+    "BadHyperParameter",
+    "BadLength",
+    "BadMagic",
+    "BadTensorShape",
+    "BadValue",
+    "BufferUse",
+    "DeviceUse",
+    "DuplicateKey",
+    "DuplicateTensor",
+    "Estimate",
+    "FlagError",
+    "Flags",
+    "GGMLType",
+    "Gpu",
+    "Header",
+    "HeaderError",
+    "HostUse",
+    "MemplanError",
+    "MissingKey",
+    "MissingShard",
+    "MissingTensor",
+    "ModelError",
+    "ModelSummary",
+    "Refusal",
+    "Release",
+    "Rig",
+    "RigError",
+    "ShardError",
+    "ShardMismatch",
+    "SourceError",
+    "TensorInfo",
+    "TruncatedHeader",
+    "UnknownModel",
+    "UnknownRelease",
+    "UnknownTensorType",
+    "UnknownValueType",
+    "UnsupportedArchitecture",
+    "UnsupportedByteOrder",
+    "UnsupportedVersion",
+    "__version__",
+    "estimate",
+    "find_release",
+    "load_rig",
+    "parse_flags",
+    "parse_gpus",
+    "read_model",
+]
+
+_HOMES = {
+    "memplan.backends.devices": ("Gpu", "Rig"),
+    "memplan.gguf.header": ("Header", "TensorInfo"),
+    "memplan.gguf.types": ("GGMLType",),
+    "memplan.llama.flags": ("Flags", "parse_flags"),
+    "memplan.llama.refusals": ("Refusal",),
+    "memplan.releases": ("RELEASES", "Release", "find_release"),
+    "memplan.result": ("BufferUse", "DeviceUse", "Estimate", "HostUse", "ModelSummary"),
+    "memplan.rig": ("load_rig", "parse_gpus"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def _load(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "read_model":
+        return import_module("memplan.models.open").open_model
+    return getattr(import_module(_HOME.get(name, "memplan.errors")), name)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'memplan' has no attribute {name!r}")
+    value = globals()[name] = _load(name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Door(ModuleType):
+    """The package: ``memplan.estimate`` is the function, even after the module of that name was imported."""
+
+    @property
+    def estimate(self) -> Callable[..., Any]:
+        """``memplan.estimate.estimate``."""
+        from importlib import import_module
+
+        function: Callable[..., Any] = import_module("memplan.estimate").estimate
+        return function
+
+    @estimate.setter
+    def estimate(self, module: ModuleType) -> None:
+        """The import system sets a submodule on its package; the function stays."""
+
+
+sys.modules[__name__].__class__ = _Door

@@ -1,0 +1,126 @@
+"""``memplan estimate``'s arguments: memplan's own options among llama-server's flags, in any order."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from memplan.errors import FlagError, shown
+from memplan.llama.flags import arity, unknown_flag
+
+VALUES: Final = ("--gpu", "--rig", "--llama", "--app", "--without-op")
+"""memplan's options that take a value."""
+
+SWITCHES: Final = ("--no-gpu", "--json", "--check")
+"""memplan's options that stand alone."""
+
+HELP: Final = ("-h", "--help", "--usage")
+
+PROGRAMS: Final = {"llama-server": "server", "llama-cli": "cli", "llama-completion": "cli"}
+"""Programs whose name may stand before the flags, as it does in a pasted command line; and which app they are."""
+
+_CONTINUATION: Final = re.compile(r"[\\^`]\r?\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What was asked, before any of it is looked up."""
+
+    model: str
+    """The MODEL argument; empty when only a flag names the model."""
+    flags: tuple[str, ...]
+    """llama-server's flags with their values, in order."""
+    gpus: tuple[str, ...]
+    rig: str | None
+    no_gpu: bool
+    llama: str
+    app: str
+    without_ops: tuple[str, ...]
+    json: bool
+    check: bool
+    help: bool
+
+
+def parse_arguments(argv: Sequence[str]) -> Arguments:
+    """Sort ``argv`` into memplan's own options, llama-server's flags with their values, and the model.
+
+    Raises FlagError for a flag that neither knows, a missing value, or more than one model.
+    """
+    words = list(argv)
+    given: dict[str, list[str]] = {}
+    flags: list[str] = []
+    models: list[str] = []
+    program = ""
+    while words:
+        word = words.pop(0)
+        if re.search(r"\s", word):
+            split = _split(word)
+            if split is not None:
+                words = split + words
+                continue
+        elif word in ("\\", "^", "`"):
+            continue
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")
+        if word in HELP:
+            given.setdefault("--help", [])
+        elif name in SWITCHES and not equals:
+            given.setdefault(name, [])
+        elif name in VALUES:
+            if not equals:
+                if not words:
+                    raise FlagError(f"{name} needs a value after it")
+                value = words.pop(0)
+            given.setdefault(name, []).append(value)
+        elif (count := arity(word)) is not None:
+            flags += [word, *words[:count]]
+            del words[:count]
+        elif word.startswith("-") and len(word) > 1:
+            raise unknown_flag(word, (*VALUES, *SWITCHES))
+        elif not models and not program and _program(word):
+            program = _program(word)
+        elif not word:
+            raise FlagError("an empty argument: is a variable of the shell not set?")
+        else:
+            models.append(word)
+    if len(models) > 1:
+        raise FlagError(f"more than one model: {shown(models[0])} and {shown(models[1])}; or is a flag missing?")
+    return Arguments(
+        model=models[0] if models else "",
+        flags=tuple(flags),
+        gpus=tuple(given.get("--gpu", ())),
+        rig=given.get("--rig", [None])[-1],
+        no_gpu="--no-gpu" in given,
+        llama=given.get("--llama", ["latest"])[-1],
+        app=given.get("--app", [PROGRAMS.get(program, "server")])[-1],
+        without_ops=tuple(given.get("--without-op", ())),
+        json="--json" in given,
+        check="--check" in given,
+        help="--help" in given,
+    )
+
+
+def _program(word: str) -> str:
+    """The llama.cpp program that ``word`` starts, with or without its path; empty when it is none."""
+    name = re.split(r"[/\\]", word)[-1].lower().removesuffix(".exe")
+    return name if name in PROGRAMS else ""
+
+
+def _split(word: str) -> list[str] | None:
+    """The words of a command line that was given in quotes, as a shell would split it; None for a name with spaces.
+
+    A backslash, caret or backtick at the end of a line continues it.
+    """
+    text = _CONTINUATION.sub(" ", word).strip()
+    if text in ("", "\\", "^", "`"):
+        return []
+    first = text.split(maxsplit=1)[0]
+    if not first.startswith("-") and not _program(first):
+        return None
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise FlagError(f"{shown(text)}: {str(error).lower()}") from None

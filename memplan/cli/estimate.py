@@ -1,0 +1,104 @@
+"""``memplan estimate``: what llama.cpp will allocate on every device."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from memplan.backends.devices import Rig
+from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.errors import FlagError, RigError, shown
+from memplan.llama.flags import Flags, check_devices, parse_flags
+from memplan.result import Estimate
+
+DOES_NOT_FIT = 1
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan estimate`` with ``argv`` on stdout; the exit status. Raises MemplanError for bad input."""
+    arguments = parse_arguments(argv)
+    if arguments.help:
+        from memplan.cli.usage import ESTIMATE
+
+        sys.stdout.write(ESTIMATE)
+        return 0
+    result = answer(arguments)
+    if arguments.json:
+        from memplan.output.json import render_json
+
+        sys.stdout.write(render_json(result))
+    else:
+        sys.stdout.write(_table(result))
+    return DOES_NOT_FIT if arguments.check and not result.fits else 0
+
+
+def answer(arguments: Arguments) -> Estimate:
+    """The estimate that was asked for. Raises MemplanError."""
+    flags = parse_flags(arguments.flags, arguments.app)
+    model = _model(arguments, flags)
+    rig = _rig(arguments)
+    check_devices(flags, len(rig.gpus))
+    without_ops = tuple(dict.fromkeys(_op(name) for name in arguments.without_ops))
+
+    from memplan.estimate import estimate
+    from memplan.models.open import open_model
+    from memplan.releases import find_release
+
+    find_release(arguments.llama)
+    return estimate(open_model(model), flags, rig, arguments.llama, without_ops)
+
+
+def _model(arguments: Arguments, flags: Flags) -> str:
+    model = arguments.model or flags.model
+    if not model:
+        if flags.given & {"-hf", "-hfr", "--hf-repo"}:
+            raise FlagError("-hf names a repository; name its file as well, with -hff FILE")
+        raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
+    return model
+
+
+def _rig(arguments: Arguments) -> Rig:
+    from memplan.rig import load_rig, parse_gpus
+
+    ways = [name for name, used in (
+        ("--gpu", bool(arguments.gpus)), ("--rig", arguments.rig is not None), ("--no-gpu", arguments.no_gpu),
+    ) if used]  # fmt: skip
+    if len(ways) > 1:
+        raise RigError(f"{' and '.join(ways)}: give only one of them")
+    if not ways:
+        raise RigError('which GPUs? name them, as in --gpu "2*RTX 3090", or give --rig FILE or --no-gpu')
+    if arguments.rig is not None:
+        return load_rig(arguments.rig)
+    return parse_gpus(arguments.gpus)
+
+
+def _op(name: str) -> str:
+    from memplan.backends.cuda import KNOWN_OPS
+
+    op = name.strip().upper()
+    if op in KNOWN_OPS:
+        return op
+    import difflib
+
+    near = difflib.get_close_matches(op, sorted(KNOWN_OPS), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "name one as ggml does, such as LIGHTNING_INDEXER"
+    raise FlagError(f"--without-op {shown(name)}: no GPU op is called so; {hint}")
+
+
+def _table(result: Estimate) -> str:
+    from memplan.output.table import render_table
+
+    terminal = sys.stdout.isatty()
+    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size((100, 24)).columns
+    return render_table(result, width=width, colour=colour, unicode=_can_print("█▓▒░─…"))
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,35 @@
+"""``memplan models``: the built-in models."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from typing import Annotated
+
+import typer
+
+
+def models(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, sizes in bytes.")] = False,
+) -> int:
+    """List the built-in models and their recipes."""
+    from memplan.models.builtin import MODELS, RECIPES, builtin_header
+
+    rows = []
+    for model in MODELS.values():
+        for recipe, types in RECIPES.items():
+            tensors = builtin_header(f"{model.name}:{recipe}").tensors.values()
+            size = sum(tensor.nbytes for tensor in tensors)
+            rows.append((f"{model.name}:{recipe}", recipe == model.default, size, types.about))
+    if json:
+        listed = [dict(zip(("name", "default", "bytes", "about"), row, strict=True)) for row in rows]
+        sys.stdout.write(json_module.dumps({"models": listed}, indent=2) + "\n")
+        return 0
+    for model in MODELS.values():
+        sys.stdout.write(f"{model.name}: {model.about}\n")
+        for name, default, size, about in rows:
+            if name.startswith(f"{model.name}:"):
+                mark = "*" if default else " "
+                sys.stdout.write(f"  {mark} {name:<30}{size / 2**30:>8,.1f} GiB  {about}\n")
+    sys.stdout.write("* is what the bare name stands for\n")
+    return 0

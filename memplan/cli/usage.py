@@ -1,0 +1,48 @@
+"""The help of ``memplan estimate``, which is printed without loading a library for it."""
+
+from __future__ import annotations
+
+ESTIMATE = """\
+Usage: memplan estimate MODEL [llama-server's flags] [options]
+
+  What llama.cpp will allocate on every device with these flags, to the byte,
+  from the model's header alone; the GPUs need not be there.
+
+  MODEL is a GGUF file (any shard of a split one, or a header-only file) or a
+  built-in name (see memplan models). A whole llama-server command line can be
+  pasted in its place: memplan estimate llama-server -m FILE -c 131072 ...
+
+Options:
+  --gpu SPEC         a GPU, in device order; may be repeated.
+                     SPEC is [N*]NAME[:TOTAL_MIB[:FREE_MIB[:CC]]], such as
+                     "2*RTX 3090" or "RTX 3090:24268:23868:8.6"
+  --rig FILE         the GPUs and the host's memory, in TOML or JSON
+  --no-gpu           no GPU
+  --llama RELEASE    a release of llama.cpp, by tag (v0.5.0) or build (b10068);
+                     the newest by default
+  --app server|cli   llama-server (default) or llama-cli
+  --without-op OP    GPUs refuse this op, such as LIGHTNING_INDEXER; may be
+                     repeated
+  --json             print one JSON object, sizes in bytes
+  --check            exit with 1 when it does not fit, or llama.cpp refuses
+  -h, --help         print this
+
+llama-server's flags that decide memory (others are accepted; see its own help):
+  -c, --ctx-size N               tokens of context; 0: the model's own (default)
+  -b, --batch-size N             tokens of a batch (2048)
+  -ub, --ubatch-size N           tokens computed at once (512)
+  -np, --parallel N              slots; without it 4, sharing one context
+  -kvu, -no-kvu                  one context shared by all slots, or a part each
+  -fa, --flash-attn on|off|auto  flash attention (auto)
+  -ctk, -ctv TYPE                types of the K and V caches (f16)
+  -ngl, --n-gpu-layers N         layers on the GPUs (all)
+  -sm none|layer|row, -mg INDEX  how layers are split; the GPU to use with none
+  -ts, --tensor-split N0,N1,...  the share of each GPU
+  -ot PATTERN=BUFFER,...         tensors to a buffer, as in exps=CPU
+  -cmoe; -ncmoe N                experts of all, or of the first N, layers on the
+                                 host
+  -nkvo, --no-op-offload, --no-host, --no-repack, --swa-full
+  -dev, --override-kv, --kv-unified-per-slot, --spec-type, --spec-draft-n-max
+
+Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
+"""

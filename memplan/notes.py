@@ -1,0 +1,94 @@
+"""What to know about an estimate's settings: one sentence each, from the estimate alone."""
+
+from __future__ import annotations
+
+from memplan.result import DeviceUse, Estimate
+
+_LAYERS = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split"})
+_OVERRIDES = frozenset(
+    {"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn"}
+)
+_SLOTS = frozenset({"-np", "--parallel"})
+_MIB = 1 << 20
+
+
+def settings_notes(estimate: Estimate) -> tuple[str, ...]:
+    """What these settings cost, and what llama-server would do with them that the numbers do not show."""
+    if estimate.refused:
+        return ()
+    notes = [_slots(estimate), _pipeline(estimate), _offload(estimate), _disabled(estimate), _split(estimate)]
+    notes += [_fit(estimate), _mapped(estimate)]
+    return tuple(note for note in notes if note)
+
+
+def _slots(estimate: Estimate) -> str:
+    flags = estimate.flags
+    slots = flags.n_parallel
+    context = sum(use.context for use in estimate.buffers.values())
+    if slots == 1 or not context:
+        return ""
+    unasked = "" if _SLOTS & flags.given or flags.app == "cli" else " (llama-server's choice without -np)"
+    if flags.kv_unified:
+        return (
+            f"{slots} slots{unasked}, unified: each keeps caches of the whole context, {_mib(context)} in all;"
+            f" -np 1 takes about {_mib(context // slots)}"
+        )
+    return f"{slots} slots{unasked} share the context: {estimate.n_ctx_seq} tokens each"
+
+
+def _pipeline(estimate: Estimate) -> str:
+    if not estimate.pipeline_parallel:
+        return ""
+    return "pipeline parallelism is on: every GPU keeps four copies of its inputs; any -ot turns it off"
+
+
+def _offload(estimate: Estimate) -> str:
+    """Expert weights on the host are copied to a GPU, batch by batch, through its compute buffer."""
+    flags = estimate.flags
+    if not (flags.op_offload and estimate.devices and any(buffer == "CPU" for _, buffer in flags.overrides)):
+        return ""
+    most = max(estimate.devices, key=_compute)
+    others = sorted(device.compute for device in estimate.devices if device is not most)
+    beside = f" where its neighbours take {_mib(others[len(others) // 2])}" if others else ""
+    return (
+        f"for prompts, weights on the host are copied to the GPUs: {most.name}'s compute buffer takes"
+        f" {_mib(most.compute)}{beside}; --no-op-offload computes them on the host instead"
+    )
+
+
+def _compute(device: DeviceUse) -> int:
+    return device.compute
+
+
+def _disabled(estimate: Estimate) -> str:
+    if not estimate.disabled:
+        return ""
+    return f"llama.cpp turns off what a GPU lacks: {', '.join(estimate.disabled)}"
+
+
+def _split(estimate: Estimate) -> str:
+    gpus = len(estimate.devices)
+    if not 0 < gpus < len(estimate.flags.tensor_split):
+        return ""
+    return f"-ts has {len(estimate.flags.tensor_split)} values; llama.cpp takes the first {gpus}, one a GPU"
+
+
+def _fit(estimate: Estimate) -> str:
+    flags = estimate.flags
+    if estimate.fits or not flags.fit or flags.app == "cli" or not estimate.devices:
+        return ""
+    fixed = sorted((_LAYERS | _OVERRIDES) & flags.given)
+    if fixed:
+        return f"llama-server's --fit does not help here: it gives up when {' or '.join(fixed)} is given"
+    return "these are the settings as given; llama-server's --fit, on by default, would change what was not given"
+
+
+def _mapped(estimate: Estimate) -> str:
+    mapped = estimate.flags.load_mode in ("auto", "mmap", "mmap+mlock")
+    if not mapped or estimate.host.model < estimate.model.bytes // 10:
+        return ""
+    return "weights on the host are counted as read into memory (--load-mode none); mapped, they are pages of the file"
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:,.0f} MiB"

@@ -1,0 +1,55 @@
+"""An estimate as one JSON object, for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from memplan.result import BufferUse, DeviceUse, Estimate, HostUse
+
+
+def estimate_object(estimate: Estimate) -> dict[str, Any]:
+    """The estimate as plain dictionaries and lists; sizes in bytes."""
+    model = estimate.model
+    refused = estimate.refused
+    return {
+        "model": {
+            "name": model.name,
+            "architecture": model.architecture,
+            "path": model.path,
+            "bytes": model.bytes,
+            "parameters": model.parameters,
+        },
+        "llama": estimate.llama,
+        "app": estimate.flags.app,
+        "n_ctx": estimate.n_ctx,
+        "n_ctx_seq": estimate.n_ctx_seq,
+        "buffers": {name: _uses(use) for name, use in estimate.buffers.items()},
+        "devices": [
+            {
+                "name": device.name,
+                "description": device.description,
+                "total": device.total,
+                "free": device.free,
+                **_uses(device),
+                "left": device.left,
+            }
+            for device in estimate.devices
+        ],
+        "host": _uses(estimate.host),
+        "graph": {"nodes": list(estimate.nodes), "splits": list(estimate.splits)},
+        "disabled": list(estimate.disabled),
+        "pipeline_parallel": estimate.pipeline_parallel,
+        "exact": estimate.exact,
+        "notes": [*([f"not exact: {estimate.approximate}"] if estimate.approximate else []), *estimate.notes],
+        "refused": None if refused is None else {"kind": refused.kind, "how": refused.how, "said": refused.said},
+    }
+
+
+def render_json(estimate: Estimate) -> str:
+    """``estimate_object`` as text, ending in a newline."""
+    return json.dumps(estimate_object(estimate), indent=2) + "\n"
+
+
+def _uses(use: BufferUse | DeviceUse | HostUse) -> dict[str, int]:
+    return {"model": use.model, "context": use.context, "compute": use.compute}

@@ -1,0 +1,196 @@
+"""An estimate as a table, for people: a row a device, a row for the host, and whether it fits.
+
+MiB throughout, as llama.cpp's own log prints them. Colour and box drawing are the caller's to allow.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from memplan.result import DeviceUse, Estimate, HostUse
+
+MIB = 1 << 20
+
+OUTSIDE = ("the CUDA context of each process", "pools that grow at run time")
+"""What llama.cpp or the driver takes outside llama.cpp's buffers."""
+
+_PARTS = (("model", "█", "#", "blue"), ("context", "▓", "=", "magenta"), ("compute", "▒", "+", "yellow"))
+
+
+def render_table(estimate: Estimate, *, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+    """The estimate as text of at most ``width`` columns (never fewer than the figures need), ending in a newline.
+
+    ``colour``: with terminal escapes.  ``unicode``: with block characters and rules.
+    """
+    width = max(width, 40)
+    lines: list[Text | str] = []
+    lines += _wrapped(_model_line(estimate), width, "bold")
+    lines += _wrapped(_settings_line(estimate), width)
+    if estimate.refused is None:
+        lines += ["", *_rows(estimate, width, unicode)]
+    lines += [""]
+    for text, style in _verdict(estimate):
+        lines += _wrapped(text, width, style)
+    for note in _notes(estimate):
+        lines += _wrapped(note, width, mark="- ")
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=1000,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        legacy_windows=False,
+    )
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    return out.getvalue()
+
+
+def _model_line(estimate: Estimate) -> str:
+    model = estimate.model
+    return f"{model.name}: {model.parameters / 1e9:,.1f} B parameters, {_mib(model.bytes)} MiB ({model.architecture})"
+
+
+def _settings_line(estimate: Estimate) -> str:
+    flags = estimate.flags
+    word = "slot" if flags.app == "server" else "sequence"
+    count = flags.n_parallel
+    if count > 1 and flags.kv_unified:
+        tokens = f"{estimate.n_ctx:,} tokens shared by {count} {word}s"
+    else:
+        tokens = f"{count} {word}{'s' * (count > 1)} of {estimate.n_ctx_seq:,} tokens"
+    return f"llama-{flags.app} {estimate.llama}: {tokens}, batch {flags.n_batch}/{flags.n_ubatch}"
+
+
+def _rows(estimate: Estimate, width: int, unicode: bool) -> list[Text | str]:
+    """The table. Figures are never cut: what does not fit beside them goes, the bar first, then the cards' names."""
+    host = estimate.host
+    uses: list[DeviceUse | HostUse] = [*estimate.devices, host]
+    figures = [
+        ("weights", "blue", [_mib(use.model) for use in uses]),
+        ("context", "magenta", [_mib(use.context) for use in uses]),
+        ("compute", "yellow", [_mib(use.compute) for use in uses]),
+        ("total", "", [_mib(use.total) for use in uses]),
+        ("free", "", [*(_mib(device.free) for device in estimate.devices), ""]),
+        ("left", "green", [_mib(use.left) for use in uses]),
+    ]
+    figures = [column for column in figures if any(column[2])]
+    names = [*(device.name for device in estimate.devices), "host"]
+    cards = [*(_card(device.description) for device in estimate.devices), ""]
+    gap = 2 if width >= 100 else 1
+    name_width = max(map(len, names))
+    widths = [max(len(heading), *map(len, cells)) for heading, _, cells in figures]
+    spare = width - name_width - sum(gap + w for w in widths)
+    card_width = min(max(map(len, cards)), spare - 2 - 10 if spare >= 20 else spare - 2)
+    if card_width < 6:
+        card_width = 0
+    spare -= card_width + 2 if card_width else 0
+    bar_width = min(spare - 2, 24) if estimate.devices and spare >= 8 else 0
+
+    def row(name: str, card: str, cells: list[tuple[str, str]], bar: Text | None, style: str = "") -> Text:
+        line = Text(f"{name:{name_width}}", style)
+        if card_width:
+            if len(card) > card_width:
+                card = card[: card_width - 1] + ("…" if unicode else "~")
+            line.append("  " + card.ljust(card_width))
+        for w, (cell, cell_style) in zip(widths, cells, strict=True):
+            line.append(" " * gap + cell.rjust(w), "bold red" if cell.startswith("-") else cell_style)
+        if bar is not None and bar_width:
+            line.append("  ")
+            line.append_text(bar)
+        line.rstrip()
+        return line
+
+    head = row("MiB", "", [(heading, "") for heading, _, _ in figures], Text("used" if bar_width else ""), "bold")
+    rule = min(width, len(head) + max(0, bar_width - 4))
+    lines: list[Text | str] = [head, ("─" if unicode else "-") * rule]
+    for i, name in enumerate(names):
+        bar = _bar(estimate.devices[i], bar_width, unicode) if i < len(estimate.devices) else None
+        lines.append(row(name, cards[i], [(cells[i], style) for _, style, cells in figures], bar))
+    if bar_width:
+        lines.append(_legend(unicode))
+    return lines
+
+
+def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
+    """The device's free memory as a bar of ``width`` characters, filled by its three buffers."""
+    bar = Text()
+    scale = max(device.free, device.used, 1)
+    done = drawn = 0
+    for field, block, ascii_block, style in _PARTS:
+        done += getattr(device, field)
+        end = (done * width + scale // 2) // scale
+        bar.append((block if unicode else ascii_block) * (end - drawn), "red" if device.left < 0 else style)
+        drawn = end
+    bar.append(("░" if unicode else ".") * (width - drawn), "dim")
+    return bar
+
+
+def _legend(unicode: bool) -> Text:
+    legend = Text()
+    for _, block, ascii_block, style in _PARTS:
+        legend.append(block if unicode else ascii_block, style)
+        legend.append({"blue": " weights  ", "magenta": " context  ", "yellow": " compute  "}[style], "dim")
+    legend.append(("░" if unicode else ".") + " left of what is free", "dim")
+    return legend
+
+
+def _verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    refused = estimate.refused
+    if refused is not None:
+        verb = "aborts" if refused.how == "abort" else "refuses to start"
+        yield f"llama.cpp {verb} with these settings: {refused.kind}", "bold red"
+        yield f"it says: {refused.said}", ""
+        if refused.mend:
+            yield f"to mend it: {refused.mend}", ""
+    elif not estimate.fits:
+        short = [f"{device.name} is {_mib(-device.left, up=True)} MiB short" for device in estimate.short]
+        if estimate.host.left is not None and estimate.host.left < 0:
+            short.append(f"the host is {_mib(-estimate.host.left, up=True)} MiB short")
+        yield f"does not fit: {', '.join(short)}", "bold red"
+    elif not estimate.devices:
+        yield f"needs {_mib(estimate.host.used, up=True)} MiB of the host's memory", "bold green"
+    else:
+        tight = min(estimate.devices, key=lambda device: device.left)
+        which = f", the least of {len(estimate.devices)} GPUs" if len(estimate.devices) > 1 else ""
+        yield f"fits: {_mib(tight.left)} MiB left on {tight.name}{which}", "bold green"
+    if not estimate.exact:
+        yield f"not exact: {estimate.approximate}", "yellow"
+
+
+def _notes(estimate: Estimate) -> Iterator[str]:
+    yield from estimate.notes
+    if estimate.refused is None:
+        outside = [*(OUTSIDE if estimate.devices else OUTSIDE[1:]), *estimate.flags.not_included]
+        yield f"not included: {', '.join(outside)}"
+
+
+def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[Text]:
+    """``text`` in lines that break between words; long words such as patterns stay whole."""
+    text = " ".join(text.split())
+    lines = textwrap.wrap(
+        text,
+        min(width, 110),
+        initial_indent=mark,
+        subsequent_indent=" " * len(mark),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [Text(line, style) for line in lines]
+
+
+def _card(description: str) -> str:
+    return description.removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def _mib(size: int | None, *, up: bool = False) -> str:
+    """``size`` in whole MiB, a shortage rounded away from zero so that it is never shown as less than it is."""
+    if size is None:
+        return ""
+    return f"{-(-size // MIB) if up else size // MIB if size < 0 else (size + MIB // 2) // MIB:,}"

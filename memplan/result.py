@@ -1,0 +1,163 @@
+"""What an estimate answers: data classes, bytes everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memplan.backends.devices import Rig
+from memplan.llama.flags import Flags
+from memplan.llama.refusals import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUse:
+    """Bytes that llama.cpp allocates in one kind of buffer."""
+
+    model: int = 0
+    """Weights."""
+    context: int = 0
+    """Caches and states, and the outputs."""
+    compute: int = 0
+    """The graph's own tensors: the compute buffer."""
+
+    @property
+    def used(self) -> int:
+        """All three, bytes."""
+        return self.model + self.context + self.compute
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """One GPU, and what llama.cpp allocates on it; bytes."""
+
+    name: str
+    """llama.cpp's name for it: ``CUDA0``."""
+    description: str
+    """The card."""
+    total: int
+    """Its memory, as its driver reports it."""
+    free: int
+    """What of it is free before llama.cpp starts."""
+    model: int = 0
+    context: int = 0
+    compute: int = 0
+
+    @property
+    def used(self) -> int:
+        """Weights, caches and the compute buffer, bytes."""
+        return self.model + self.context + self.compute
+
+    @property
+    def left(self) -> int:
+        """Free bytes once all is allocated; below 0 when it does not fit."""
+        return self.free - self.used
+
+
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """What llama.cpp allocates in the host's memory, in buffers of any kind; bytes."""
+
+    model: int = 0
+    context: int = 0
+    compute: int = 0
+    total: int | None = None
+    """The host's memory, if it is known."""
+
+    @property
+    def used(self) -> int:
+        """Weights, caches and compute buffers, bytes."""
+        return self.model + self.context + self.compute
+
+    @property
+    def left(self) -> int | None:
+        """Bytes of the host's memory beside these buffers; None when its size is not known."""
+        return None if self.total is None else self.total - self.used
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """The model that was asked about."""
+
+    name: str
+    """As the file names itself, or the built-in name."""
+    architecture: str
+    """``general.architecture``."""
+    path: str
+    """The file, or the built-in name."""
+    bytes: int
+    """Its tensors, without padding."""
+    parameters: int
+    """Elements of all tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What llama.cpp allocates for a model with these flags on this rig, or why it does not start."""
+
+    model: ModelSummary
+    llama: str
+    """The release that was followed: ``v0.5.0``."""
+    flags: Flags
+    n_ctx: int
+    """Tokens of all sequences together (``llama_n_ctx``)."""
+    n_ctx_seq: int
+    """Tokens of one sequence (``llama_n_ctx_seq``)."""
+    buffers: Mapping[str, BufferUse]
+    """By buffer type: ``CUDA0``, ``CUDA_Host``, ``CPU``, ...; empty when refused."""
+    devices: tuple[DeviceUse, ...]
+    """Every GPU of the rig, in order, used or not."""
+    host: HostUse
+    nodes: tuple[int, int] = (0, 0)
+    """Nodes of the prompt graph and of the generation graph."""
+    splits: tuple[int, int] = (0, 0)
+    """Splits of the prompt graph and of the generation graph."""
+    disabled: tuple[str, ...] = ()
+    """Fused operations that this release turns off by itself, in llama.cpp's words."""
+    without_ops: tuple[str, ...] = ()
+    """Operations that the GPUs were made to refuse."""
+    pipeline_parallel: bool = False
+    """Whether four copies of every split's inputs are kept."""
+    approximate: str = ""
+    """Why this is not exact; empty when it is."""
+    notes: tuple[str, ...] = ()
+    """What to know about these settings, a sentence each."""
+    refused: Refusal | None = None
+    """Set when llama.cpp would not start."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether these are llama.cpp's own numbers, to the byte."""
+        return not self.approximate
+
+    @property
+    def short(self) -> tuple[DeviceUse, ...]:
+        """The GPUs whose free memory is too small."""
+        return tuple(device for device in self.devices if device.left < 0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether llama.cpp starts and every buffer fits, the host's too if its memory is known."""
+        return self.refused is None and not self.short and (self.host.left is None or self.host.left >= 0)
+
+
+def device_uses(buffers: Mapping[str, BufferUse], rig: Rig) -> tuple[DeviceUse, ...]:
+    """The share of each of the rig's GPUs in ``buffers``."""
+    uses = []
+    for index, gpu in enumerate(rig.gpus):
+        name = f"{gpu.backend}{index}"
+        use = buffers.get(name, BufferUse())
+        uses.append(DeviceUse(name, gpu.description, gpu.total, gpu.free, use.model, use.context, use.compute))
+    return tuple(uses)
+
+
+def host_use(buffers: Mapping[str, BufferUse], rig: Rig) -> HostUse:
+    """The share of the host in ``buffers``: all that lies on none of the rig's GPUs."""
+    names = {f"{gpu.backend}{index}" for index, gpu in enumerate(rig.gpus)}
+    uses = [use for name, use in buffers.items() if name not in names]
+    return HostUse(
+        sum(use.model for use in uses),
+        sum(use.context for use in uses),
+        sum(use.compute for use in uses),
+        rig.host_total,
+    )

@@ -1,0 +1,78 @@
+"""Rig files, validated with pydantic; imported only when there is one."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from memplan.backends.devices import Gpu, Rig
+from memplan.errors import RigError, shown
+from memplan.rig import check_capability, check_count, check_gpus, check_mib, make_gpu
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class GpuEntry(BaseModel):
+    """One kind of GPU, ``count`` times in a row; what is left out is the known card's."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    total_mib: int | None = None
+    free_mib: int | None = None
+    compute_capability: float | str | None = None
+    count: int = 1
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs. Raises RigError."""
+        total = None if self.total_mib is None else check_mib("total_mib", self.total_mib)
+        free = None if self.free_mib is None else check_mib("free_mib", self.free_mib, 0)
+        capability = None if self.compute_capability is None else check_capability(str(self.compute_capability))
+        return (make_gpu(self.name, total, free, capability),) * check_count(self.count)
+
+
+class RigEntry(BaseModel):
+    """A whole rig file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    gpus: list[GpuEntry] = []
+    host_mib: int | None = None
+
+
+def parse_rig(text: str, *, json: bool) -> Rig:
+    """The rig that ``text``, JSON or TOML, describes. Raises RigError, naming the field."""
+    try:
+        data: Any = json_module.loads(text) if json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RigError(f"not {'JSON' if json else 'TOML'}: {_one_line(str(error) or type(error).__name__)}") from None
+    try:
+        entry = RigEntry.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise RigError(f"{_field(first['loc'])}: {_one_line(first['msg'])}") from None
+    gpus: list[Gpu] = []
+    for i, kind in enumerate(entry.gpus):
+        try:
+            gpus += kind.gpus()
+        except RigError as error:
+            raise RigError(f"gpus[{i}] {shown(kind.name)}: {error}") from None
+    host = None if entry.host_mib is None else check_mib("host_mib", entry.host_mib)
+    return Rig(check_gpus(gpus), host)
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)[:80]
+    return text or "the file"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200]

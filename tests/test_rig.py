@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memplan.backends.devices import Gpu
+from memplan.errors import RigError
+from memplan.rig import load_rig, parse_gpu_spec, parse_gpus
+
+MIB = 1 << 20
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def test_a_spec_with_all_figures_is_taken_as_it_is() -> None:
+    gpu = Gpu("NVIDIA GeForce RTX 3090", 24268 * MIB, 23868 * MIB, (8, 6))
+    assert parse_gpu_spec("NVIDIA GeForce RTX 3090:24268:23868:8.6") == (gpu,)
+    assert parse_gpu_spec("2*NVIDIA GeForce RTX 3090:24268:23868:8.6") == (gpu, gpu)
+    assert parse_gpu_spec(" 2 x  NVIDIA GeForce RTX 3090 : 24268 : 23868 : 8.6 ") == (gpu, gpu)
+
+
+def test_a_known_card_needs_no_figures() -> None:
+    (gpu,) = parse_gpu_spec("RTX 3090")
+    assert gpu.total == 24268 * MIB
+    assert gpu.compute_capability == (8, 6)
+    assert 0 < gpu.free < gpu.total
+    (own,) = parse_gpu_spec("RTX 3090::20000")
+    assert (own.total, own.free) == (gpu.total, 20000 * MIB)
+    (other,) = parse_gpu_spec("RTX 3090:::8.9")
+    assert (other.total, other.compute_capability) == (gpu.total, (8, 9))
+
+
+def test_an_unknown_card_needs_total_and_capability_only() -> None:
+    (gpu,) = parse_gpu_spec("Dream 1:1000::9.0")
+    assert (gpu.description, gpu.total) == ("Dream 1", 1000 * MIB)
+    assert 0 < gpu.free < gpu.total
+
+
+def test_specs_keep_their_order() -> None:
+    rig = parse_gpus(["RTX 4060 Ti", "2*RTX 3090"])
+    assert [gpu.total // MIB for gpu in rig.gpus] == [16380, 24268, 24268]
+    assert parse_gpus([]).gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("", "a name is missing"),
+        ("2*", "a name is missing"),
+        (":24268", "a name is missing"),
+        ("RTX 3090:1:1:8.6:1", "too many colons"),
+        ("0*RTX 3090", "1 to 16"),
+        ("17*RTX 3090", "1 to 16"),
+        ("999999999*RTX 3090", "1 to 16"),
+        ("RTX 3090:many", "whole number of MiB"),
+        ("RTX 3090:-5", "whole number of MiB"),
+        ("RTX 3090:24268.5", "whole number of MiB"),
+        ("RTX 3090:0", "must be from 1"),
+        ("RTX 3090:99999999999", "must be from 1"),
+        ("RTX 3090:24268:30000", "free no more than it"),
+        ("RTX 3090:24268:23868:86", "as in 8.6"),
+        ("RTX 3090:24268:23868:8", "as in 8.6"),
+        ("RTX 3090:24268:23868:sm_86", "as in 8.6"),
+        ("RTX 3090:24268:23868:0.1", "compute capability"),
+        ("RTX 3900", "RTX 3090"),
+        ("Voodoo 2", "not a card that memplan knows"),
+    ],
+)
+def test_wrong_specs(spec: str, said: str) -> None:
+    with pytest.raises(RigError) as caught:
+        parse_gpu_spec(spec)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("--gpu ")
+    assert "\n" not in str(caught.value)
+
+
+def test_more_gpus_than_llama_cpp_takes() -> None:
+    with pytest.raises(RigError, match="18 GPUs in all"):
+        parse_gpus(["9*RTX 3090", "9*RTX 4090"])
+
+
+def test_example_files() -> None:
+    rig = load_rig(EXAMPLES / "two-3090.toml")
+    assert rig.host_total == 131072 * MIB
+    assert rig.gpus == parse_gpu_spec("2*NVIDIA GeForce RTX 3090:24268:23868:8.6")
+    mixed = load_rig(str(EXAMPLES / "mixed.json"))
+    assert [gpu.description for gpu in mixed.gpus[1:]] == ["NVIDIA GeForce RTX 4090"] * 2
+    assert mixed.gpus[1].free == 23500 * MIB
+
+
+def test_json_is_known_by_its_brace_and_a_file_may_have_no_gpus(tmp_path: Path) -> None:
+    file = tmp_path / "rig"
+    file.write_text('{"gpus": [{"name": "RTX 3090", "compute_capability": "8.9"}]}')
+    assert load_rig(file).gpus[0].compute_capability == (8, 9)
+    file.write_text("host_mib = 1024")
+    assert load_rig(file).gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gpus = 1", "gpus: "),
+        ("gpu = []", "gpu: Extra inputs"),
+        ("host_mib = -1", "host_mib: -1 MiB"),
+        ('host_mib = "1"', "host_mib: Input should be a valid integer"),
+        ("host_mib = 1.5", "host_mib: "),
+        ("[[gpus]]", "gpus[0].name: Field required"),
+        ('[[gpus]]\nname = ""', "gpus[0].name: "),
+        ('[[gpus]]\nname = "RTX 3090"\ncount = 0', "gpus[0] 'RTX 3090': 0 GPUs"),
+        ('[[gpus]]\nname = "RTX 3090"\n[[gpus]]\nname = "Voodoo 2"', "gpus[1] 'Voodoo 2': not a card"),
+        ('[[gpus]]\nname = "RTX 3090"\ntotal = 5', "gpus[0].total: Extra inputs"),
+        ('[[gpus]]\nname = "RTX 3090"\ntotal_mib = 0', "gpus[0] 'RTX 3090': total_mib: 0 MiB"),
+        ('[[gpus]]\nname = "RTX 3090"\ncompute_capability = 86', "as in 8.6"),
+        ("gpus = [", "not TOML"),
+        ("{", "not JSON"),
+        ("[1]", "1: Extra inputs"),
+        ("{}{", "not JSON"),
+        ('{"gpus": ' + "[" * 100000, "not JSON"),
+        ('{"host_mib": ' + "9" * 5000 + "}", "not JSON"),
+    ],
+)
+def test_wrong_files_name_file_and_field(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "my rig"
+    file.write_text(text)
+    with pytest.raises(RigError) as caught:
+        load_rig(file)
+    assert said in str(caught.value)
+    assert "my rig" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing.toml", "a\0b"):
+        with pytest.raises(RigError, match="rig file"):
+            load_rig(path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RigError, match="UTF-8"):
+        load_rig(tmp_path / "binary")
+    (tmp_path / "large").write_bytes(b" " * (1 << 21))
+    with pytest.raises(RigError, match="larger than"):
+        load_rig(tmp_path / "large")
