@@ -15,6 +15,7 @@ from memplan.ggml import ops
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import Tensor
 from memplan.gguf.types import F16, F32, I32, I64, GGMLType
+from memplan.llama.context import Batch, Fused
 
 if TYPE_CHECKING:
     from memplan.llama.hparams import HParams
@@ -25,33 +26,14 @@ ROPE_NORMAL = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """The batch a graph is reserved for: ``n_tokens`` over ``n_seqs`` sequences, ``n_outputs`` of them with logits."""
-
-    n_tokens: int
-    n_seqs: int
-    n_outputs: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """Which ops are computed in one kernel; what is False is built from smaller ops."""
-
-    flash_attn: bool = True
-    lid: bool = True
-    hc_pre: bool = True
-    hc_comb: bool = True
-    hc_post: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Compressed:
-    """Sizes of one compressed cache: ratio, rows of compressor state a stream, cells a stream."""
+    """Sizes of one compressed cache: ratio, state rows a stream, cells a stream, snapshots of the state."""
 
     ratio: int
     state_rows: int
     cells: int
     overlap: bool
+    n_rs_seq: int = 0
 
 
 class Inputs:
@@ -64,6 +46,8 @@ class Inputs:
         "state_persist_src_idxs",
         "state_pos",
         "state_read_idxs",
+        "state_restore",
+        "state_snapshot",
         "state_write_idxs",
         "state_write_pos",
     )
@@ -77,6 +61,8 @@ class Inputs:
         self.state_pos = ops.new_input(I32, batch.n_tokens, name=prefix + "state_pos")
         self.state_persist_src_idxs = ops.new_input(I32, n_persist, name=prefix + "state_persist_src_idxs")
         self.state_persist_dst_idxs = ops.new_input(I32, n_persist, name=prefix + "state_persist_dst_idxs")
+        self.state_restore = self._idxs(prefix + "state_restore", c.state_rows * n_stream * min(c.n_rs_seq, 1))
+        self.state_snapshot = self._idxs(prefix + "state_snapshot", c.state_rows * n_stream * c.n_rs_seq)
         self.state_read_idxs = ops.new_input(I32, n_read, name=prefix + "state_read_idxs")
         self.state_write_idxs = ops.new_input(I64, n_blocks, name=prefix + "state_write_idxs")
         self.state_write_pos = ops.new_input(I32, n_blocks, name=prefix + "state_write_pos")
@@ -84,6 +70,13 @@ class Inputs:
             mask_type, c.cells, batch.n_tokens // n_stream, 1, n_stream, name=prefix + "kq_mask"
         )
         self.k_rot: Tensor | None = None
+
+    @staticmethod
+    def _idxs(name: str, n: int) -> tuple[Tensor, Tensor] | None:
+        """Row numbers to copy from and to; none when there is nothing to copy."""
+        if n == 0:
+            return None
+        return ops.new_input(I32, n, name=f"{name}_src_idxs"), ops.new_input(I32, n, name=f"{name}_dst_idxs")
 
 
 def hadamard(cur: Tensor, rot: Tensor) -> Tensor:
@@ -99,7 +92,7 @@ class DeepSeek4Graph:
 
     Args:
         hp: the model.  batch: what it is reserved for.  fused: which ops are fused.
-        tensor: gives a weight, cache or state by name, with its buffer.
+        source: makes the leaf of a weight, cache or state by role and layer (-1: no layer's), with its buffer.
         raw_cells: cells a stream of the raw cache.  csa, hca: the compressed caches.
         type_k: the caches' type.
     Attributes:
@@ -114,7 +107,7 @@ class DeepSeek4Graph:
         hp: HParams,
         batch: Batch,
         fused: Fused,
-        tensor: Callable[[str], Tensor],
+        source: Callable[[str, int], Tensor],
         raw_cells: int,
         csa: Compressed,
         hca: Compressed,
@@ -123,7 +116,8 @@ class DeepSeek4Graph:
         self.hp = hp
         self.batch = batch
         self.fused = fused
-        self.tensor = tensor
+        self.source = source
+        self._leafs: dict[tuple[str, int], Tensor] = {}
         self.raw_cells = raw_cells
         self.csa_size = csa
         self.hca_size = hca
@@ -142,9 +136,16 @@ class DeepSeek4Graph:
         t.name = f"{name}-{il}" if il >= 0 else name
         return t
 
+    def leaf(self, role: str, il: int = -1) -> Tensor:
+        """The one leaf of this graph for a weight, cache or state."""
+        t = self._leafs.get((role, il))
+        if t is None:
+            t = self._leafs[role, il] = self.source(role, il)
+        return t
+
     def w(self, il: int, name: str) -> Tensor:
         """A layer's weight."""
-        return self.tensor(f"blk.{il}.{name}.weight")
+        return self.leaf(f"{name}.weight", il)
 
     def norm(self, cur: Tensor, weight: Tensor, il: int) -> Tensor:
         """RMS norm with weights (``build_norm``)."""
@@ -166,7 +167,7 @@ class DeepSeek4Graph:
         graph = self.graph
         self.inp_tokens = ops.new_input(I32, n, name="inp_tokens")
         embd_in = ops.new_input(F32, hp.n_embd, n, name="inp_embd")
-        cur = ops.get_rows(self.tensor("token_embd.weight"), self.inp_tokens)
+        cur = ops.get_rows(self.leaf("token_embd.weight"), self.inp_tokens)
         # both ways in are part of the graph; the one with embeddings is not computed (ggml_build_forward_select)
         graph.expand(cur)
         graph.expand(embd_in)
@@ -282,8 +283,8 @@ class DeepSeek4Graph:
     def hc_head(self, x: Tensor) -> Tensor:
         """The streams joined for the output (``build_hc_head``)."""
         flat = ops.rms_norm(ops.reshape(x, self.hp.hc_mult * self.hp.n_embd, x.ne[2]))
-        mixes = self.cb(ops.mul_mat(self.tensor("output_hc_fn.weight"), flat), "hc_head_mixes", -1)
-        pre = self.hc_affine(mixes, self.tensor("output_hc_scale.weight"), self.tensor("output_hc_base.weight"))
+        mixes = self.cb(ops.mul_mat(self.leaf("output_hc_fn.weight"), flat), "hc_head_mixes", -1)
+        pre = self.hc_affine(mixes, self.leaf("output_hc_scale.weight"), self.leaf("output_hc_base.weight"))
         pre = self.cb(ops.scale(ops.unary(pre, "SIGMOID")), "hc_head_pre", -1)
         return self.hc_sum(x, pre, -1)
 
@@ -336,28 +337,41 @@ class DeepSeek4Graph:
         row = ops.reshape(ops.scale(ops.view_1d(t, t.ne[0], 0)), t.ne[0], 1)
         return ops.concat(t, row, 1)
 
-    def state(self, which: str, il: int) -> tuple[Tensor, Tensor]:
-        """The compressor state's rows of all streams: keys and scores (``get_kv_all``, ``get_score_all``)."""
-        views = []
-        for part in ("kv", "score"):
-            t = self.tensor(f"dsv4_{which}_state_{part}_l{il}")
-            views.append(ops.view_2d(t, t.ne[0], t.ne[1] * t.ne[2], t.nb[1], 0))
-        return views[0], views[1]
+    def state(self, which: str, part: str, il: int) -> Tensor:
+        """The compressor state's rows of all streams and snapshots (``get_kv_all``, ``get_score_all``)."""
+        t = self.leaf(f"dsv4_{which}_state_{part}", il)
+        return ops.view_2d(t, t.ne[0], t.ne[1] * t.ne[2], t.nb[1], 0)
 
-    def state_source(self, which: str, kv: Tensor, score: Tensor, il: int) -> tuple[Tensor, Tensor]:
-        """The state's rows with the batch's new ones behind them."""
-        base_kv, base_score = (ops.view_2d(t, t.ne[0], t.ne[1], t.nb[1], 0) for t in self.state(which, il))
-        return ops.concat(base_kv, kv, 1), ops.concat(base_score, score, 1)
+    def copy_state(self, which: str, part: str, source: Tensor, idxs: tuple[Tensor, Tensor], il: int) -> Tensor:
+        """Rows of ``source`` copied into the state."""
+        rows = ops.get_rows(source, idxs[0])
+        return ops.set_rows(self.state(which, part, il), rows, idxs[1])
 
-    def persist(self, which: str, inp: Inputs, kv: Tensor, score: Tensor, il: int) -> None:
-        """The rows that the next batch needs go into the state."""
-        kv_rows = ops.get_rows(kv, inp.state_persist_src_idxs)
-        score_rows = ops.get_rows(score, inp.state_persist_src_idxs)
-        state_kv, state_score = self.state(which, il)
-        new_kv = ops.set_rows(state_kv, kv_rows, inp.state_persist_dst_idxs)
-        new_score = ops.set_rows(state_score, score_rows, inp.state_persist_dst_idxs)
-        self.graph.expand(new_kv)
-        self.graph.expand(new_score)
+    def restored_state(self, which: str, inp: Inputs, il: int) -> tuple[Tensor, Tensor]:
+        """The state as the batch finds it: keys and scores (``dsv4_build_state_restore``)."""
+        kv, score = self.state(which, "kv", il), self.state(which, "score", il)
+        if inp.state_restore is not None:
+            kv = self.copy_state(which, "kv", kv, inp.state_restore, il)
+            score = self.copy_state(which, "score", score, inp.state_restore, il)
+        return kv, score
+
+    def with_new_rows(self, which: str, restored: Tensor, new: Tensor) -> Tensor:
+        """The state's current rows, snapshots left out, with the batch's new ones behind them."""
+        size = self.hca_size if which == "hca" else self.csa_size
+        n_rows = size.state_rows * self.n_stream
+        return ops.concat(ops.view_2d(restored, restored.ne[0], n_rows, restored.nb[1], 0), new, 1)
+
+    def persist(
+        self, which: str, inp: Inputs, restored: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], il: int
+    ) -> None:
+        """What the next batch needs goes into the state, snapshots first (``dsv4_build_state_snapshot``)."""
+        parts = ("kv", "score")
+        if inp.state_snapshot is not None:
+            for part, old, cur in zip(parts, restored, new, strict=True):
+                self.graph.expand(self.copy_state(which, part, ops.concat(old, cur, 1), inp.state_snapshot, il))
+        idxs = (inp.state_persist_src_idxs, inp.state_persist_dst_idxs)
+        for part, cur in zip(parts, new, strict=True):
+            self.graph.expand(self.copy_state(which, part, cur, idxs, il))
 
     def new_state(self, which: str, prefix: str, inp: Inputs, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
         """The batch's rows for a compressor: keys, and scores with their position's bias."""
@@ -366,11 +380,11 @@ class DeepSeek4Graph:
         ape_rows = ops.get_rows(self.w(il, f"{prefix}_compressor_ape"), inp.state_pos)
         return kv, self.cb(ops.add(score, ape_rows), f"{which}_state_score_ape", il)
 
-    def write_compressed(self, which: str, cache: str, inp: Inputs, comp: Tensor, il: int) -> None:
+    def write_compressed(self, which: str, inp: Inputs, comp: Tensor, il: int) -> None:
         """New compressed rows into their cache."""
         if inp.k_rot is not None:
             comp = self.cb(hadamard(comp, inp.k_rot), f"{which}_state_compress_rot", il)
-        self.graph.expand(self.cpy_k(cache, comp, inp.state_write_idxs))
+        self.graph.expand(self.cpy_k(f"cache_k@{which}", comp, inp.state_write_idxs, il))
 
     def csa_compressors(self, cur: Tensor, il: int) -> None:
         """A CSA layer's two compressors: the attention's and the indexer's."""
@@ -379,35 +393,37 @@ class DeepSeek4Graph:
             ("csa", "attn", self.csa, hp.n_embd_head_k),
             ("lid", "indexer", self.lid, hp.indexer_head_size),
         ):
-            kv, score = self.new_state(which, prefix, inp, cur, il)
-            source_kv, source_score = self.state_source(which, kv, score, il)
+            new = self.new_state(which, prefix, inp, cur, il)
+            restored = self.restored_state(which, inp, il)
+            kv, score = (self.with_new_rows(which, r, c) for r, c in zip(restored, new, strict=True))
             norm = self.w(il, f"{prefix}_compressor_norm")
-            comp = self.compress_overlap(source_kv, source_score, inp, norm, n, f"{which}_state_compress", il)
-            self.write_compressed(which, f"cache_k_l{il}@{which}", inp, comp, il)
-            self.persist(which, inp, kv, score, il)
+            comp = self.compress_overlap(kv, score, inp, norm, n, f"{which}_state_compress", il)
+            self.write_compressed(which, inp, comp, il)
+            self.persist(which, inp, restored, new, il)
 
     def hca_compressor(self, cur: Tensor, il: int) -> None:
         """An HCA layer's compressor."""
-        kv, score = self.new_state("hca", "attn", self.hca, cur, il)
-        source_kv, source_score = self.state_source("hca", kv, score, il)
-        comp = self.compress_hca(source_kv, source_score, self.w(il, "attn_compressor_norm"), il)
-        self.write_compressed("hca", f"cache_k_l{il}@hca", self.hca, comp, il)
-        self.persist("hca", self.hca, kv, score, il)
+        new = self.new_state("hca", "attn", self.hca, cur, il)
+        restored = self.restored_state("hca", self.hca, il)
+        kv, score = (self.with_new_rows("hca", r, c) for r, c in zip(restored, new, strict=True))
+        comp = self.compress_hca(kv, score, self.w(il, "attn_compressor_norm"), il)
+        self.write_compressed("hca", self.hca, comp, il)
+        self.persist("hca", self.hca, restored, new, il)
 
     # --- caches -------------------------------------------------------------------------------------------------------
 
-    def cpy_k(self, cache: str, k_cur: Tensor, k_idxs: Tensor) -> Tensor:
+    def cpy_k(self, cache: str, k_cur: Tensor, k_idxs: Tensor, il: int) -> Tensor:
         """Rows written into a cache (``llama_kv_cache::cpy_k``)."""
-        k = self.tensor(cache)
+        k = self.leaf(cache, il)
         n = k_cur.ne[0] * k_cur.ne[1]
         k_cur = ops.view_2d(k_cur, n, k_cur.ne[2], k_cur.nb[2], 0)
         if k.ne[2] > 1:
             k = ops.reshape(k, n, k.ne[1] * k.ne[2])
         return ops.set_rows(k, k_cur, k_idxs)
 
-    def get_k(self, cache: str, n_embd_head: int) -> Tensor:
+    def get_k(self, cache: str, n_embd_head: int, il: int) -> Tensor:
         """A cache as attention reads it: (head size, 1, cells, streams) (``llama_kv_cache::get_k``)."""
-        k = self.tensor(cache)
+        k = self.leaf(cache, il)
         row, size = k.type.row_size, k.ne[1]
         ne = (n_embd_head, 1, size, k.ne[2])
         return ops.view(k, ne, (k.type.type_size, row(n_embd_head), row(k.ne[0]), row(k.ne[0] * size)))
@@ -425,7 +441,7 @@ class DeepSeek4Graph:
         assert inp.k_rot is not None  # k_rot() always gives the indexer one
         q = self.cb(hadamard(q, inp.k_rot), "lid_q_rot", il)
         weights = self.cb(ops.scale(ops.mul_mat(self.w(il, "indexer.proj"), cur)), "lid_weights", il)
-        k = self.get_k(f"cache_k_l{il}@lid", head)
+        k = self.get_k("cache_k@lid", head, il)
         k = self.cb(ops.view(k, (k.ne[0], k.ne[1], inp.kq_mask.ne[0], k.ne[3]), k.nb), "lid_k", il)
         s = k.ne[3]
         qne, qnb = q.ne, q.nb
@@ -495,13 +511,13 @@ class DeepSeek4Graph:
             kv = hadamard(kv, rot)
         graph.expand(q)
         graph.expand(kv)
-        graph.expand(self.cpy_k(f"cache_k_l{il}", kv, self.k_idxs))
-        k = self.get_k(f"cache_k_l{il}", hp.n_embd_head_k)
+        graph.expand(self.cpy_k("cache_k", kv, self.k_idxs, il))
+        k = self.get_k("cache_k", hp.n_embd_head_k, il)
         mask, n_kv_max, name = self.raw_mask, 0, "attn_raw"
         if ratio:
             which, inp = ("csa", self.csa) if ratio == CSA_RATIO else ("hca", self.hca)
             self.cb(k, f"{which}_raw_k", il)
-            comp = self.get_k(f"cache_k_l{il}@{which}", hp.n_embd_head_k)
+            comp = self.get_k(f"cache_k@{which}", hp.n_embd_head_k, il)
             comp = ops.view(comp, (comp.ne[0], comp.ne[1], inp.kq_mask.ne[0], comp.ne[3]), comp.nb)
             k = self.cb(ops.concat(k, self.cb(comp, f"{which}_comp_k", il), 2), f"{which}_k_all", il)
             comp_mask = inp.kq_mask
@@ -554,7 +570,7 @@ class DeepSeek4Graph:
         logits = self.cb(ops.mul_mat(self.w(il, "ffn_gate_inp"), cur), "ffn_moe_logits", il)
         probs = self.cb(ops.sqrt(ops.unary(logits, "SOFTPLUS")), "ffn_moe_probs", il)
         if selected is None:
-            biased = self.cb(ops.add(probs, self.tensor(f"blk.{il}.exp_probs_b.bias")), "ffn_moe_probs_biased", il)
+            biased = self.cb(ops.add(probs, self.leaf("exp_probs_b.bias", il)), "ffn_moe_probs_biased", il)
             selected = ops.argsort_top_k(biased, used)
             self.cb(selected.src[0], "ffn_moe_argsort", il)
         self.cb(selected, "ffn_moe_topk", il)
@@ -635,7 +651,7 @@ class DeepSeek4Graph:
         cur = ops.get_rows(ops.reshape(cur, hp.n_embd * hc, n), self.out_ids)
         cur = ops.reshape(cur, hp.n_embd, hc, self.batch.n_outputs)
         cur = self.cb(self.hc_head(cur), "hc_head", -1)
-        cur = self.cb(self.norm(cur, self.tensor("output_norm.weight"), -1), "result_norm", -1)
-        cur = self.cb(ops.mul_mat(self.tensor("output.weight"), cur), "result_output", -1)
+        cur = self.cb(self.norm(cur, self.leaf("output_norm.weight"), -1), "result_norm", -1)
+        cur = self.cb(ops.mul_mat(self.leaf("output.weight"), cur), "result_output", -1)
         graph.expand(cur)
         return graph
