@@ -26,6 +26,10 @@ class Release:
     """The fused lightning indexer is turned off when a device lacks it (src/llama-context.cpp: resolve_fused_ops).
     Releases without the probe run the op on the host instead."""
 
+    sched_splits_full_inputs: bool
+    """A node that needs one more input than the 30 a split has so far starts a new split (ggml-backend.cpp:
+    ggml_backend_sched_split_graph). Without it a split takes any number."""
+
     cuda_keeps_moe_sum_inputs: bool
     """The inputs of a MoE weighted sum live until the sum is done (ggml-cuda.cu: ggml_backend_cuda_graph_optimize)."""
 
@@ -51,6 +55,7 @@ V0_4_0 = Release(
     name="v0.4.0",
     build=10852,
     indexer_probe=False,
+    sched_splits_full_inputs=True,
     cuda_keeps_moe_sum_inputs=True,
     cuda_keeps_topk_inputs=False,
     cuda_fa_mixed_types=False,
@@ -63,6 +68,7 @@ V0_5_0 = Release(
     name="v0.5.0",
     build=11200,
     indexer_probe=False,
+    sched_splits_full_inputs=False,
     cuda_keeps_moe_sum_inputs=True,
     cuda_keeps_topk_inputs=True,
     cuda_fa_mixed_types=True,
@@ -91,9 +97,9 @@ def find_release(text: str) -> tuple[Release, str | None]:
     wanted = text.strip().lower()
     if wanted == "latest":
         return LATEST, None
-    if m := re.fullmatch(r"b?(\d{1,9})", wanted):
+    if m := re.fullmatch(r"b?([0-9]{1,9})", wanted):
         return _by_build(int(m[1]), f"build {int(m[1])}")
-    if m := re.fullmatch(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", wanted):
+    if m := re.fullmatch(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?", wanted):
         version = (int(m[1]), int(m[2]), int(m[3] or 0))
         return _by_version(version, "v{}.{}.{}".format(*version))
     hint = f"write a tag (v0.5.0), a build (b11200) or latest; {_known()}"

@@ -10,6 +10,7 @@ whether CUDA graphs are used. GGML_CUDA_DISABLE_FUSION=1, which turns this off, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ Deps = list[tuple["Tensor", "Tensor"]]
 MAX_SUMMED_EXPERTS = 15
 """MOE_WEIGHTED_REDUCTION_MAX_EXPERTS."""
 
-_GATES = frozenset({"UNARY", "SOFT_MAX", "ARGSORT"})
+_STARTS = frozenset({"MUL", "UNARY", "SOFT_MAX"})
 
 
 def alloc_deps(nodes: Sequence[Tensor], release: Release, after: Tensor | None = None) -> Deps:
@@ -39,21 +40,21 @@ def alloc_deps(nodes: Sequence[Tensor], release: Release, after: Tensor | None =
         return []
     deps: Deps = []
     topk = release.cuda_keeps_topk_inputs
-    n = len(nodes)
-    i = 0
-    while i < n:
-        op = nodes[i].op
-        if op == "MUL":
-            if nodes[i].ne[1] > 1 and (found := _match_sum(nodes, i)) is not None:
+    behind = 0
+    for i in [i for i, t in enumerate(nodes) if t.op in _STARTS]:
+        if i < behind:
+            continue
+        if nodes[i].op == "MUL":
+            found = _match_sum(nodes, i)
+            if found is not None:
                 kept, count = found
                 if _fusable(nodes, i, count, (i + count - 1,)):
                     until = nodes[i + count - 1]
                     deps += [(t, until) for t in kept]
-                    i += count - 1
-        elif topk and op in _GATES and (ops := _match_gating(nodes, i)) is not None:
+                    behind = i + count
+        elif topk and (ops := _match_gating(nodes, i)) is not None:
+            # ggml goes on behind a gating that is fused; nothing within one starts another match
             deps += _gating_deps(nodes, i, ops, after)
-            # ggml goes on behind the gating; what lies between starts no other match
-        i += 1
     return deps
 
 
@@ -62,16 +63,13 @@ def _fusable(nodes: Sequence[Tensor], start: int, count: int, outputs: tuple[int
     if start + count > len(nodes):
         return False
     group = nodes[start : start + count]
-    keep = [nodes[i] for i in outputs]
-    for j, node in enumerate(group):
+    inside = Counter(s for node in group for s in node.src)
+    for i, node in enumerate(group, start):
         if not node.flags & FLAG_COMPUTE:
             return False
-        if node in keep:
+        if i in outputs:
             continue
-        if node.flags & FLAG_OUTPUT:
-            return False
-        inside = sum(1 for other in group[j + 1 :] for s in other.src if s is node)
-        if inside != node.uses:
+        if node.flags & FLAG_OUTPUT or inside[node] != node.uses:
             return False
         base = node.view_src
         if base is not None and base not in group and not (base.buffer is not None and base.buffer.weights):

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from memplan.backends.cuda_fusion import alloc_deps
+from memplan.ggml import ops
+from memplan.ggml.graph import Graph
+from memplan.ggml.tensor import FLAG_OUTPUT, Tensor, new_tensor
+from memplan.gguf.types import F32
+from memplan.releases import V0_4_0, V0_5_0
+from tests.backends.shapes import cuda, moe
+
+
+def test_weighted_sum() -> None:
+    g, t = moe()
+    deps = alloc_deps(g.nodes, V0_4_0)
+    assert deps == [(t["down"], t["out"]), (t["scaled"], t["out"])]
+
+
+def test_gating_keeps_all_of_it_until_the_node_after() -> None:
+    g, t = moe()
+    deps = cuda(release=V0_5_0).alloc_deps(g.nodes)
+    assert deps[-2:] == [(t["down"], t["out"]), (t["scaled"], t["out"])]
+    gating = deps[:-2]
+    first, last = g.nodes.index(t["logits"]) + 1, g.nodes.index(t["scaled"])
+    nodes = g.nodes[first : last + 1]
+    assert " ".join(x.op for x in nodes) == (
+        "UNARY SQRT RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE SCALE"
+    )
+    after = g.nodes[last + 1]
+    assert after.op == "RESHAPE" and after is t["x"]
+    assert {until for _, until in gating} == {after}
+    expected: list[Tensor] = []
+    for n in nodes:
+        expected += [n, *n.src]
+    assert [kept for kept, _ in gating] == expected
+
+
+@pytest.mark.parametrize(("experts", "kept"), [(256, True), (384, False), (288, True), (576, True), (1024, False)])
+def test_numbers_of_experts_with_a_gating_kernel(experts: int, kept: bool) -> None:
+    """256 experts in DeepSeek-V4-Flash, 384 in Pro."""
+    g, _ = moe(experts=experts)
+    assert (len(alloc_deps(g.nodes, V0_5_0)) > 2) is kept
+
+
+@pytest.mark.parametrize(("used", "kept"), [(2, True), (15, True), (16, False)])
+def test_numbers_of_experts_summed(used: int, kept: bool) -> None:
+    g, _ = moe(used=used)
+    assert bool(alloc_deps(g.nodes, V0_4_0)) is kept
+
+
+def test_gating_at_the_end_of_a_split() -> None:
+    g, t = moe()
+    end = g.nodes.index(t["scaled"]) + 1
+    assert alloc_deps(g.nodes[:end], V0_5_0) == []
+    deps = alloc_deps(g.nodes[:end], V0_5_0, after=t["x"])
+    assert deps and {until for _, until in deps} == {t["x"]}
+
+
+def test_sum_cut_by_a_split_keeps_nothing() -> None:
+    g, t = moe()
+    assert alloc_deps(g.nodes[: g.nodes.index(t["out"])], V0_4_0) == []
+
+
+@pytest.mark.parametrize("name", ["weighted", "ids", "down", "scaled"])
+def test_a_use_outside_decides(name: str) -> None:
+    g, t = moe()
+    count = len(alloc_deps(g.nodes, V0_5_0))
+    g.expand(ops.cont(t[name]))
+    # outputs of a fusion (ids, scaled) and what lies before it (down) may be used elsewhere, its inside may not
+    lost = 2 if name == "weighted" else 0
+    assert len(alloc_deps(g.nodes, V0_5_0)) == count - lost
+
+
+def test_an_output_inside_decides() -> None:
+    g, t = moe()
+    t["weighted"].flags |= FLAG_OUTPUT
+    assert alloc_deps(g.nodes, V0_4_0) == []
+
+
+def test_nodes_that_are_not_computed() -> None:
+    g, _ = moe()
+    for n in g.nodes:
+        n.flags = 0
+    assert alloc_deps(g.nodes, V0_5_0) == []
+
+
+def test_experts_with_a_scale_of_their_own() -> None:
+    raw, scale, route = new_tensor(F32, 64, 2, 8), new_tensor(F32, 1, 2, 8), new_tensor(F32, 1, 2, 8)
+    weighted = ops.mul(ops.mul(raw, scale), route)
+    views = [ops.view_2d(weighted, 64, 8, weighted.nb[2], i * weighted.nb[1]) for i in range(2)]
+    out = ops.add(*views)
+    g = Graph()
+    g.expand(out)
+    assert alloc_deps(g.nodes, V0_5_0) == [(raw, out), (route, out), (scale, out)]
+
+
+def test_softmax_gating_without_bias_and_norm() -> None:
+    logits = ops.cont(new_tensor(F32, 128, 16))
+    probs = ops.soft_max(logits)
+    weights = ops.get_rows(ops.reshape(probs, 1, 128, 16), ops.argsort_top_k(probs, 8))
+    g = Graph()
+    g.expand(weights)
+    g.expand(ops.cont(weights))
+    deps = alloc_deps(g.nodes, V0_5_0)
+    assert deps[:2] == [(probs, g.nodes[-1]), (logits, g.nodes[-1])]
+    masked = ops.soft_max(logits, new_tensor(F32, 128, 16))
+    weights = ops.get_rows(ops.reshape(masked, 1, 128, 16), ops.argsort_top_k(masked, 8))
+    g.expand(weights)
+    g.expand(ops.cont(weights))
+    assert alloc_deps(g.nodes, V0_5_0) == deps
