@@ -173,7 +173,7 @@ def _notes(estimate: Estimate) -> Iterator[str]:
 
 def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[Text]:
     """``text`` in lines that break between words; long words such as patterns stay whole."""
-    text = " ".join(text.split())
+    text = " ".join(_printable(text).split())
     lines = textwrap.wrap(
         text,
         min(width, 110),
@@ -185,8 +185,13 @@ def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[
     return [Text(line, style) for line in lines]
 
 
+def _printable(text: str) -> str:
+    """``text`` without control characters: names come from files."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def _card(description: str) -> str:
-    return description.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    return _printable(description).removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
 def _mib(size: int | None, *, up: bool = False) -> str:

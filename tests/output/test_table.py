@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from memplan.backends.devices import Rig
+from memplan.notes import settings_notes
+from memplan.output.table import render_table
+from memplan.result import BufferUse
+from tests.estimates import BUFFERS, MIB, REFUSAL, RIG, TOO_MUCH, made_up
+
+EIGHTY = """\
+DeepSeek-V4-Flash: 284.3 B parameters, 82,697 MiB (deepseek4)
+llama-server v0.5.0: 1 slot of 131,072 tokens, batch 2048/512
+
+MiB                     weights context compute   total   free    left  used
+────────────────────────────────────────────────────────────────────────────────
+CUDA0  RTX 3090          20,111     900   2,184  24,268 23,868     673  ███████▒
+CUDA1  RTX 5060 Ti       14,000     300   1,195  16,311 15,900     405  ███████▒
+CUDA2  RTX PRO 6000 Bl…  47,000     300     195  97,886 97,000  49,505  ████░░░░
+host                      1,015       3      33 131,072        130,021
+█ weights  ▓ context  ▒ compute  ░ left of what is free
+
+fits: 405 MiB left on CUDA1, the least of 3 GPUs
+- not included: the CUDA context of each process, pools that grow at run time
+"""
+
+
+def test_the_whole_table_at_80_columns() -> None:
+    assert render_table(made_up(), width=80) == EIGHTY
+
+
+@pytest.mark.parametrize("width", [40, 60, 72, 80, 100, 120, 200])
+def test_no_line_is_wider_than_asked_and_no_figure_is_cut(width: int) -> None:
+    estimate = made_up(buffers=TOO_MUCH)
+    text = render_table(replace(estimate, notes=settings_notes(estimate)), width=width)
+    if width >= 60:
+        assert max(map(len, text.splitlines())) <= width
+    for figure in ("20,111", "2,184", "24,268", "23,868", "49,505", "-595", "130,021"):
+        assert figure in text
+
+
+def test_the_bars_show_at_120_columns() -> None:
+    line = next(line for line in render_table(made_up(), width=120).splitlines() if line.startswith("CUDA2"))
+    assert re.search("█+░+$", line)
+    assert "RTX PRO 6000 Blackwell Workstation Edition" in line
+
+
+def test_plain_without_unicode_or_colour_and_coloured_with() -> None:
+    plain = render_table(made_up(), width=80, unicode=False)
+    assert plain.isascii()
+    assert "\x1b" not in plain
+    coloured = render_table(made_up(), width=80, colour=True)
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == render_table(made_up(), width=80)
+
+
+def test_what_does_not_fit_is_named_with_what_is_missing() -> None:
+    text = render_table(made_up(buffers=TOO_MUCH), width=80)
+    assert "does not fit: CUDA1 is 595 MiB short\n" in text
+    almost = {**BUFFERS, "CUDA0": BufferUse(23868 * MIB, 0, 1)}
+    assert "does not fit: CUDA0 is 1 MiB short\n" in render_table(made_up(buffers=almost), width=80)
+
+
+def test_the_host_can_be_too_small() -> None:
+    estimate = made_up(rig=Rig(RIG.gpus, 1000 * MIB))
+    assert not estimate.fits
+    assert "the host is 51 MiB short" in render_table(estimate)
+
+
+def test_no_gpu() -> None:
+    text = render_table(made_up(rig=Rig(())), width=80)
+    assert "needs 8 MiB of the host's memory" in text
+    assert "CUDA" not in text
+
+
+def test_a_refusal_shows_kind_words_and_mend_and_no_table() -> None:
+    text = render_table(made_up(refused=REFUSAL), width=80)
+    assert "refuses to start with these settings: k-v-types-differ" in text
+    assert REFUSAL.said in text
+    assert f"to mend it: {REFUSAL.mend}" in text
+    assert "weights" not in text
+    assert "aborts" in render_table(made_up(refused=replace(REFUSAL, how="abort")))
+
+
+def test_what_is_not_exact_or_not_included_is_said() -> None:
+    text = render_table(replace(made_up("-c 4096 --mmproj p.gguf"), approximate="a guess"), width=120)
+    assert "not exact: a guess" in text
+    assert "run time, the multimodal projector and" in text
+
+
+def test_a_hostile_model_name_stays_text() -> None:
+    estimate = made_up()
+    text = render_table(replace(estimate, model=replace(estimate.model, name="[red]x[/red]\n\x1b[31m y")), width=120)
+    assert "[red]x[/red]" in text
+    assert "\x1b" not in text

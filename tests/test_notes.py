@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memplan.backends.devices import Rig
+from memplan.notes import settings_notes
+from memplan.result import Estimate
+from tests.estimates import REFUSAL, RIG, TOO_MUCH, made_up
+
+
+def noted(estimate: Estimate) -> str:
+    return "\n".join(settings_notes(estimate))
+
+
+def test_one_slot_that_fits_needs_no_note() -> None:
+    assert settings_notes(made_up()) == ()
+
+
+def test_slots() -> None:
+    assert "4 slots (llama-server's choice without -np), unified" in noted(made_up("-c 4096"))
+    assert "1,503 MiB in all; -np 1 takes about 376 MiB" in noted(made_up("-c 4096"))
+    assert noted(made_up("-c 4096 -np 2")) == "2 slots share the context: 2048 tokens each"
+    assert "without -np" not in noted(made_up("-c 4096 -np 2 -kvu"))
+
+
+def test_pipeline_parallelism_and_disabled_ops() -> None:
+    assert "four copies" in noted(replace(made_up(), pipeline_parallel=True))
+    assert "Lightning Indexer" in noted(replace(made_up(), disabled=("Lightning Indexer",)))
+
+
+def test_experts_on_the_host() -> None:
+    text = noted(made_up("-np 1 -cmoe"))
+    assert "CUDA0's compute buffer takes 2,184 MiB where its neighbours take 1,195 MiB" in text
+    assert noted(made_up("-np 1 -cmoe --no-op-offload")) == ""
+    assert "neighbours" not in noted(made_up("-np 1 -cmoe", rig=Rig(RIG.gpus[:1])))
+    assert noted(made_up("-np 1 -cmoe", rig=Rig(()))) == ""
+
+
+def test_more_proportions_than_gpus() -> None:
+    assert noted(made_up("-np 1 -ts 1,1,1,1")) == "-ts has 4 values; llama.cpp takes the first 3, one a GPU"
+
+
+def test_fit() -> None:
+    assert "would change what was not given" in noted(made_up("-np 1", buffers=TOO_MUCH))
+    assert "gives up when -ot is given" in noted(made_up("-np 1 -ot a=CUDA0", buffers=TOO_MUCH))
+    assert noted(made_up("-np 1 -fit off", buffers=TOO_MUCH)) == ""
+
+
+def test_weights_mapped_on_the_host() -> None:
+    estimate = made_up("-np 1 -ngl 0")
+    most = replace(estimate, host=replace(estimate.host, model=estimate.model.bytes))
+    assert "pages of the file" in noted(most)
+    assert noted(replace(most, flags=replace(most.flags, load_mode="none"))) == ""
+
+
+def test_a_refusal_has_none() -> None:
+    assert settings_notes(made_up("-c 4096", refused=REFUSAL)) == ()
