@@ -1,0 +1,83 @@
+"""What llama.cpp refuses once the model is known and before anything is reserved, and what it settles by itself.
+
+Follows src/llama-context.cpp (``llama_init_from_model``, ``llama_context::llama_context``, ``output_reserve``), v0.5.0;
+v0.4.0 does the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.gguf.types import BY_NAME
+from memplan.llama.context import ContextParams
+from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
+
+if TYPE_CHECKING:
+    from memplan.llama.flag_values import FlashAttention
+    from memplan.llama.flags import Flags
+    from memplan.llama.hparams import HParams
+    from memplan.llama.placement import Placement
+
+MAX_SEQ = 256
+"""LLAMA_MAX_SEQ."""
+
+
+def check_context(hp: HParams, flags: Flags) -> Refusal | None:
+    """Why llama.cpp makes no context of this model with these flags, checked in its own order; None if it does."""
+    type_k, type_v = BY_NAME[flags.type_k], BY_NAME[flags.type_v]
+    if flags.n_batch == 0 and flags.n_ubatch == 0:
+        return _other("n_batch and n_ubatch cannot both be zero", "give -b a number above 0")
+    if flags.n_ctx == 0 and hp.n_ctx_train == 0:
+        return _other("n_ctx and model->hparams.n_ctx_train cannot both be zero", "give -c")
+    if type_k is not type_v:
+        return Refusal(
+            "k-v-types-differ",
+            REFUSED,
+            f"does not support different K ({type_k}) and V ({type_v}) cache types",
+            f"give both: -ctk {type_k} -ctv {type_k}",
+        )
+    if type_v.is_quantized and flags.flash_attn == "off":
+        return Refusal(
+            "quantized-v-needs-flash-attention",
+            REFUSED,
+            "quantized V cache requires flash_attn",
+            "leave -fa at auto or on, or take an unquantised cache type",
+        )
+    if flags.flash_attn != "off":
+        for letter, kind, size in (("K", type_k, hp.n_embd_head_k), ("V", type_v, hp.n_embd_head_v)):
+            if kind.is_quantized and size % kind.block_size:
+                name = f"n_embd_head_{letter.lower()}"
+                return _other(
+                    f"{letter} cache type {kind} with block size {kind.block_size} does not divide {name}={size}",
+                    "take a cache type with smaller blocks",
+                )
+    if flags.n_parallel > MAX_SEQ:
+        return _other(f"n_seq_max must be <= {MAX_SEQ}", f"give -np at most {MAX_SEQ}")
+    params = ContextParams.of(flags, hp)
+    if params.n_seq_max > (params.n_outputs_max or params.n_batch):
+        return Refusal(
+            OTHER,
+            ABORT,
+            "GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max) failed",
+            f"let a batch hold a token of every slot: -b and -c at least {params.n_seq_max}",
+        )
+    return None
+
+
+def flash_attn(flags: Flags) -> FlashAttention:
+    """``-fa`` as the context takes it: a quantised cache turns ``auto`` into ``on``, which is not probed."""
+    return "on" if flags.flash_attn == "auto" and BY_NAME[flags.type_v].is_quantized else flags.flash_attn
+
+
+def output_buffer(hp: HParams, flags: Flags, placement: Placement) -> tuple[str, int]:
+    """Buffer type and bytes of the host's copy of the logits that a new context makes: one row a sequence.
+
+    It lies in the pinned memory of the output layer's device, if that has any. llama.cpp's own breakdown leaves it
+    out, and so does ``context`` here (``output_reserve``, ``memory_breakdown``).
+    """
+    buft = placement.output.host_buft or placement.cpu.buft
+    return buft.name, hp.n_vocab * max(1, flags.n_parallel) * 4
+
+
+def _other(said: str, mend: str) -> Refusal:
+    return Refusal(OTHER, REFUSED, said, mend)

@@ -1,0 +1,28 @@
+"""What llama.cpp says when it does not start: an answer, not an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+REFUSED = "refused"
+"""llama.cpp stops with a message of its own."""
+
+ABORT = "abort"
+"""llama.cpp dies of an assertion."""
+
+OTHER = "other"
+"""The kind of every refusal that has no name of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why llama.cpp would not start with these settings.
+
+    ``kind``: a stable name (``k-v-types-differ``, ``tensors-not-of-this-release``, ``other``, ...).  ``how``: REFUSED
+    or ABORT.  ``said``: llama.cpp's own words.  ``mend``: what to change, one line.
+    """
+
+    kind: str
+    how: str
+    said: str
+    mend: str = ""
