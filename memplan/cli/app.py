@@ -33,7 +33,7 @@ def run_app(args: list[str]) -> int:
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise
-        raise UsageError(f"{describe()} See memplan --help") from None
+        raise UsageError(f"{describe().rstrip('.?')}; see memplan --help") from None
     return status if isinstance(status, int) else 0
 
 

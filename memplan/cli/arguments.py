@@ -56,15 +56,15 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
     program = ""
     while words:
         word = words.pop(0)
-        if re.search(r"\s", word):
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")
+        if word in ("\\", "^", "`"):
+            continue
+        if re.search(r"\s", word) and name not in VALUES:
             split = _split(word)
             if split is not None:
                 words = split + words
                 continue
-        elif word in ("\\", "^", "`"):
-            continue
-        name, equals, value = word.partition("=")
-        name = name.replace("_", "-")
         if word in HELP:
             given.setdefault("--help", [])
         elif name in SWITCHES and not equals:

@@ -42,12 +42,15 @@ def answer(arguments: Arguments) -> Estimate:
     check_devices(flags, len(rig.gpus))
     without_ops = tuple(dict.fromkeys(_op(name) for name in arguments.without_ops))
 
-    from memplan.estimate import estimate
     from memplan.models.open import open_model
     from memplan.releases import find_release
 
     find_release(arguments.llama)
-    return estimate(open_model(model), flags, rig, arguments.llama, without_ops)
+    header = open_model(model)
+
+    from memplan.estimate import estimate
+
+    return estimate(header, flags, rig, arguments.llama, without_ops)
 
 
 def _model(arguments: Arguments, flags: Flags) -> str:

@@ -39,8 +39,7 @@ llama-server's flags that decide memory (others are accepted; see its own help):
   -sm none|layer|row, -mg INDEX  how layers are split; the GPU to use with none
   -ts, --tensor-split N0,N1,...  the share of each GPU
   -ot PATTERN=BUFFER,...         tensors to a buffer, as in exps=CPU
-  -cmoe; -ncmoe N                experts of all, or of the first N, layers on the
-                                 host
+  -cmoe; -ncmoe N                experts on the host: all; of the first N layers
   -nkvo, --no-op-offload, --no-host, --no-repack, --swa-full
   -dev, --override-kv, --kv-unified-per-slot, --spec-type, --spec-draft-n-max
 

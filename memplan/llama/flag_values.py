@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from memplan.errors import FlagError, shown
 from memplan.llama import flag_table as table
@@ -27,6 +27,8 @@ DENSE_PATTERN: Final = r"\.ffn_(up|down|gate)\."
 MAX_OVERRIDES: Final = 4095
 """``llama_max_tensor_buft_overrides()`` less the entry that ends the list; llama.cpp asserts with more."""
 
+FlashAttention = Literal["auto", "on", "off"]
+SplitMode = Literal["none", "layer", "row"]
 Override = tuple[str, str]
 KvOverride = tuple[str, int | float | bool | str]
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from memplan.errors import FlagError, shown
 from memplan.llama import flag_table as table
 from memplan.llama import flag_values as values
-from memplan.llama.flag_values import ALL_LAYERS, KvOverride, Override
+from memplan.llama.flag_values import ALL_LAYERS, FlashAttention, KvOverride, Override, SplitMode
 from memplan.llama.speculation import Speculation
 
 
@@ -39,7 +39,7 @@ class Flags:
     """``-np``, sequences a context holds. llama-server without ``-np``: 4, unified."""
     kv_unified: bool = True
     """``-kvu``."""
-    flash_attn: Literal["auto", "on", "off"] = "auto"
+    flash_attn: FlashAttention = "auto"
     """``-fa``."""
     type_k: str = "f16"
     """``-ctk``, as ``ggml_type_name`` spells it."""
@@ -47,7 +47,7 @@ class Flags:
     """``-ctv``, as ``ggml_type_name`` spells it."""
     n_gpu_layers: int = ALL_LAYERS
     """``-ngl``."""
-    split_mode: Literal["none", "layer", "row"] = "layer"
+    split_mode: SplitMode = "layer"
     """``-sm``."""
     main_gpu: int = 0
     """``-mg``; below 0 with ``-sm none``: no GPU."""

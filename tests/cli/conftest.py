@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from memplan.backends.devices import Rig
+from memplan.gguf.header import Header
+from memplan.llama.flags import Flags
+from memplan.result import BufferUse, Estimate
+from tests.estimates import made_up
+
+
+@dataclass
+class Engine:
+    """Stands in for memplan.estimate: answers at once, and remembers what it was asked."""
+
+    buffers: dict[str, BufferUse] | None = None
+    error: BaseException | None = None
+    asked: list[tuple[Header, Flags, Rig, Any, tuple[str, ...]]] = field(default_factory=list)
+
+    def estimate(
+        self, header: Header, flags: Flags, rig: Rig, release: Any = "latest", without_ops: Iterable[str] = ()
+    ) -> Estimate:
+        self.asked.append((header, flags, rig, release, tuple(without_ops)))
+        if self.error is not None:
+            raise self.error
+        return made_up(flags, rig, self.buffers)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Replaces the real engine for one test."""
+    fake = Engine()
+    module = ModuleType("memplan.estimate")
+    module.estimate = fake.estimate  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "memplan.estimate", module)
+    return fake

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.errors import FlagError
+
+
+def parsed(*words: str) -> Arguments:
+    return parse_arguments(words)
+
+
+def test_memplans_options_stand_anywhere_among_llama_servers_flags() -> None:
+    found = parsed(
+        "-c", "4096", "--gpu", "RTX 3090", "m.gguf", "-ctk", "q8_0", "--gpu=2*RTX 4090", "--json", "-ngl", "9",
+        "--check", "--llama", "v0.4.0", "--app", "cli", "--without-op", "A", "--without_op", "B", "-ncmoe", "3",
+    )  # fmt: skip
+    assert found.model == "m.gguf"
+    assert found.flags == ("-c", "4096", "-ctk", "q8_0", "-ngl", "9", "-ncmoe", "3")
+    assert found.gpus == ("RTX 3090", "2*RTX 4090")
+    assert (found.llama, found.app, found.without_ops) == ("v0.4.0", "cli", ("A", "B"))
+    assert found.json and found.check and not found.no_gpu and not found.help
+
+
+def test_defaults() -> None:
+    found = parsed("m.gguf")
+    assert (found.llama, found.app, found.rig, found.gpus, found.json) == ("latest", "server", None, (), False)
+
+
+@pytest.mark.parametrize(
+    ("program", "app"),
+    [
+        ("llama-server", "server"),
+        ("./llama-server", "server"),
+        ("build/bin/llama-server", "server"),
+        (r"C:\llama\llama-server.exe", "server"),
+        ("llama-cli", "cli"),
+    ],
+)
+def test_the_programs_name_may_come_first(program: str, app: str) -> None:
+    found = parsed(program, "-m", "m.gguf", "-c", "1")
+    assert (found.model, found.app, found.flags) == ("", app, ("-m", "m.gguf", "-c", "1"))
+    assert parsed(program, "--app", "server").app == "server"
+
+
+def test_a_whole_command_line_in_quotes() -> None:
+    line = "llama-server -m 'my model.gguf' \\\n  -c 4096 \\\r\n -ot 'blk\\.1\\.=CPU' -fa on"
+    found = parsed(line, "--gpu", "RTX 3090")
+    assert found.flags == ("-m", "my model.gguf", "-c", "4096", "-ot", r"blk\.1\.=CPU", "-fa", "on")
+    assert found.gpus == ("RTX 3090",)
+    assert parsed("-c 4096 -np 1").flags == ("-c", "4096", "-np", "1")
+    assert parsed("-c 4096 ^\n-np 1").flags == ("-c", "4096", "-np", "1")
+
+
+def test_stray_line_continuations_are_passed_over() -> None:
+    assert parsed("m.gguf", "\\", "-c", "1", "\n", "\\\n", "`", "^").flags == ("-c", "1")
+
+
+def test_a_path_with_spaces_is_one_word() -> None:
+    assert parsed("/my models/m x.gguf").model == "/my models/m x.gguf"
+
+
+def test_values_are_never_options() -> None:
+    found = parsed("m", "--prompt", "--json", "--gpu", "-c")
+    assert found.flags == ("--prompt", "--json")
+    assert not found.json
+    assert found.gpus == ("-c",)
+
+
+def test_help_anywhere() -> None:
+    assert parsed("m", "-c", "1", "-h").help
+    assert parsed("--help").help
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("a", "b"), "more than one model: 'a' and 'b'"),
+        (("a", "llama-server"), "more than one model"),
+        (("--gpu",), "--gpu needs a value"),
+        (("--jsn",), "did you mean --json"),
+        (("--gpus", "x"), "did you mean --gpu"),
+        (("",), "an empty argument"),
+        (("llama-server -m 'x",), "no closing quotation"),
+        (("-z",), "unknown flag '-z'"),
+        (("--json=1",), "unknown flag"),
+    ],
+)
+def test_wrong_arguments(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(FlagError) as caught:
+        parse_arguments(words)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
