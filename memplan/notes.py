@@ -16,8 +16,8 @@ def settings_notes(estimate: Estimate) -> tuple[str, ...]:
     """What these settings cost, and what llama-server would do with them that the numbers do not show."""
     if estimate.refused:
         return ()
-    notes = [_slots(estimate), _pipeline(estimate), _offload(estimate), _disabled(estimate), _split(estimate)]
-    notes += [_fit(estimate), _mapped(estimate)]
+    notes = [_slots(estimate), _pipeline(estimate), _offload(estimate), _disabled(estimate), _without(estimate)]
+    notes += [_split(estimate), _fit(estimate), _mapped(estimate)]
     return tuple(note for note in notes if note)
 
 
@@ -64,6 +64,16 @@ def _disabled(estimate: Estimate) -> str:
     if not estimate.disabled:
         return ""
     return f"llama.cpp turns off what a GPU lacks: {', '.join(estimate.disabled)}"
+
+
+def _without(estimate: Estimate) -> str:
+    """What a GPU lacks and llama.cpp does not turn off runs on the host, in a split of its own."""
+    if not estimate.without_ops or not estimate.devices:
+        return ""
+    return (
+        f"without {', '.join(estimate.without_ops)} on the GPUs a prompt's graph has {estimate.splits[0]} splits;"
+        " at each, data is copied from one device to another"
+    )
 
 
 def _split(estimate: Estimate) -> str:

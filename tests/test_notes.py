@@ -36,6 +36,11 @@ def test_experts_on_the_host() -> None:
     assert noted(made_up("-np 1 -cmoe", rig=Rig(()))) == ""
 
 
+def test_ops_that_gpus_lack() -> None:
+    assert "without A, B on the GPUs a prompt's graph has 3 splits" in noted(replace(made_up(), without_ops=("A", "B")))
+    assert noted(replace(made_up(rig=Rig(())), without_ops=("A",))) == ""
+
+
 def test_more_proportions_than_gpus() -> None:
     assert noted(made_up("-np 1 -ts 1,1,1,1")) == "-ts has 4 values; llama.cpp takes the first 3, one a GPU"
 
