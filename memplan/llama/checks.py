@@ -6,14 +6,13 @@ v0.4.0 does the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from memplan.gguf.types import BY_NAME
 from memplan.llama.context import ContextParams
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 
 if TYPE_CHECKING:
-    from memplan.llama.flag_values import FlashAttention
     from memplan.llama.flags import Flags
     from memplan.llama.hparams import HParams
     from memplan.llama.placement import Placement
@@ -64,7 +63,7 @@ def check_context(hp: HParams, flags: Flags) -> Refusal | None:
     return None
 
 
-def flash_attn(flags: Flags) -> FlashAttention:
+def flash_attn(flags: Flags) -> Literal["auto", "on", "off"]:
     """``-fa`` as the context takes it: a quantised cache turns ``auto`` into ``on``, which is not probed."""
     return "on" if flags.flash_attn == "auto" and BY_NAME[flags.type_v].is_quantized else flags.flash_attn
 

@@ -26,6 +26,8 @@ HCA_RATIO = 128
 _NO_VOCAB = frozenset({"none", "no_vocab"})
 _NEEDS_MERGES = frozenset({"gpt2", "hybriddna", "whitespace", "gemma4"})
 _TOKENIZERS = frozenset({"llama", "bert", "t5", "rwkv", "plamo2"}) | _NEEDS_MERGES
+_GGUF_TYPE = {int: "u32", float: "f32", bool: "bool", str: "str"}
+_ARRAY_TYPES = {int: ("arr[u32]", "arr[i32]"), float: ("arr[f32]",)}
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
@@ -98,8 +100,9 @@ class HParams:
 class _Keys:
     """Typed access to an architecture's metadata; every fault names the key and what llama.cpp expects of it."""
 
-    def __init__(self, metadata: Mapping[str, object], arch: str, overrides: Mapping[str, object]) -> None:
-        self._metadata = metadata
+    def __init__(self, header: Header, arch: str, overrides: Mapping[str, object]) -> None:
+        self._metadata: Mapping[str, object] = header.metadata
+        self._types = header.value_types
         self._arch = arch
         self._overrides = overrides
 
@@ -115,7 +118,10 @@ class _Keys:
         v = self._overrides.get(self.full(key))
         if type(v) is kind:
             return v & _U32 if type(v) is int else v
-        return self.value(key)
+        v = self.value(key)
+        if type(v) is kind:
+            self._check_type(key, _GGUF_TYPE[kind])
+        return v
 
     def _fault(self, key: str, said: str, mend: str = "convert the model again") -> BadHyperParameter:
         return BadHyperParameter(f"metadata key {self.full(key)}: {said}; {mend}")
@@ -127,6 +133,12 @@ class _Keys:
                 f"metadata key {self.full(key)} is missing; {self._arch} needs it, convert the model again"
             )
         return v
+
+    def _check_type(self, key: str, *kinds: str) -> None:
+        """llama.cpp takes one GGUF type a key, whatever the value; headers made in memory may leave types out."""
+        found = self._types.get(self.full(key), kinds[0])
+        if found not in kinds:
+            raise self._fault(key, f"stored as {found}, and llama.cpp takes {' or '.join(kinds)}")
 
     def _as_u32(self, key: str, v: object) -> int:
         if isinstance(v, bool) or not isinstance(v, int) or not 0 <= v < 1 << 32:
@@ -179,6 +191,7 @@ class _Keys:
             return (self._scalar(key, kind),) * n
         if len(items) != n:
             raise self._fault(key, f"expected {n} elements, one a block, found {len(items)}")
+        self._check_type(key, *_ARRAY_TYPES[kind])
         return items
 
     def u32_a_layer(self, key: str, n: int, default: int | None = None) -> int:
@@ -202,6 +215,7 @@ class _Keys:
             raise self._fault(key, f"{len(items)} elements for {n} blocks: shorter than block_count")
         if len(items) > MAX_LAYERS:
             raise self._fault(key, f"{len(items)} elements, more than the {MAX_LAYERS} llama.cpp holds")
+        self._check_type(key, *_ARRAY_TYPES[int])
         for i, r in enumerate(items[:n]):
             if isinstance(r, bool) or r not in (0, CSA_RATIO, HCA_RATIO):
                 raise self._fault(key, f"ratio {shown(str(r))} of block {i} is none of 0, {CSA_RATIO}, {HCA_RATIO}")
@@ -209,7 +223,7 @@ class _Keys:
 
 
 def load_hparams(header: Header, kv_overrides: Iterable[tuple[str, int | float | bool | str]] = ()) -> HParams:
-    """The hyper-parameters of ``header``'s model; ``kv_overrides``: what ``--override-kv`` gives in place of the file's.
+    """The hyper-parameters of ``header``'s model; ``kv_overrides``: what ``--override-kv`` puts in the file's place.
 
     Raises UnsupportedArchitecture, MissingKey, BadHyperParameter - the last also where llama.cpp would stop with an
     assertion or an error of its own.  Follows ``load_hparams`` and ``load_arch_hparams`` (see the module).
@@ -222,7 +236,7 @@ def load_hparams(header: Header, kv_overrides: Iterable[tuple[str, int | float |
         raise MissingKey("metadata key general.architecture is missing; is this a model, and its first shard?")
     if arch != ARCH:
         raise UnsupportedArchitecture(f"architecture {shown(str(arch))} is not modelled; memplan knows: {ARCH}")
-    k = _Keys(header.metadata, ARCH, overrides)
+    k = _Keys(header, ARCH, overrides)
 
     n_all = k.u32("block_count")
     _check(0 < n_all <= MAX_LAYERS, f"block_count is {n_all}; llama.cpp takes 1 to {MAX_LAYERS}")

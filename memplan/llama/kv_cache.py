@@ -55,7 +55,8 @@ class CompState:
     """What the compressors of one kind carry from batch to batch.
 
     ``name``: csa, hca or lid.  ``state_size``: rows a stream.  ``n_embd_state``: elements a row.  ``n_rs_seq``:
-    rollback snapshots a stream.  ``kv``, ``score``: (n_embd_state, state_size, n_stream x (1 + n_rs_seq)) in f32, by layer.
+    rollback snapshots a stream.  ``kv``, ``score``: by layer, (n_embd_state, state_size, n_stream x (1 + n_rs_seq)) in
+    f32.
     """
 
     name: str

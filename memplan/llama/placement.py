@@ -268,7 +268,18 @@ def _model_bytes(tensors: Sequence[ModelTensor], placed: Sequence[BufferType]) -
     return total
 
 
+MAX_BACKENDS = 16
+"""GGML_SCHED_MAX_BACKENDS: devices that one scheduler takes, the CPU counted."""
+
 _GRAPH_ORDER = {"ffn_down_exps": 0, "ffn_gate_exps": 1, "ffn_up_exps": 2}
+
+
+def too_many_devices(placement: Placement) -> Refusal | None:
+    """The abort of a scheduler that gets more devices than it has room for (``ggml_backend_sched_new``)."""
+    if len(placement.devices) + 1 <= MAX_BACKENDS:
+        return None
+    said = "GGML_ASSERT(n_backends <= GGML_SCHED_MAX_BACKENDS) failed"
+    return Refusal(OTHER, ABORT, said, f"use at most {MAX_BACKENDS - 1} GPUs: -dev, or -sm none")
 
 
 def unused_override(placement: Placement, machine: Machine) -> Refusal | None:

@@ -1,0 +1,79 @@
+"""Golden cases, and what the rules of memplan.llama make of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from memplan.backends.buffers import CPU_REPACK, CUDA_HOST
+from memplan.backends.cpu import CpuBackend
+from memplan.backends.cuda import CudaBackend
+from memplan.backends.devices import Gpu
+from memplan.llama.checks import check_context
+from memplan.llama.context import ContextParams
+from memplan.llama.flags import parse_flags
+from memplan.llama.hparams import HParams, load_hparams
+from memplan.llama.kv_cache import Memory, create_memory
+from memplan.llama.model_tensors import ModelTensors, load_tensors
+from memplan.llama.placement import Device, Machine, Placement, place, too_many_devices, unused_override
+from memplan.llama.refusals import Refusal
+from memplan.models.builtin import builtin_header
+from memplan.releases import V0_4_0, V0_5_0
+
+GOLDEN = Path(__file__).parent.parent / "data" / "golden"
+RELEASES = {"v0.5.0": V0_5_0, "v0.4.0": V0_4_0}
+MIB = 1 << 20
+
+Case = Mapping[str, Any]
+
+
+def cases(name: str) -> list[Case]:
+    return [json.loads(line) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
+
+
+@cache
+def model(name: str) -> tuple[HParams, ModelTensors]:
+    """A golden model by its name there: flash-antirez-q2, pro-mxfp4, ..."""
+    size, _, recipe = name.partition("-")
+    header = builtin_header(f"deepseek-v4-{size}:{recipe}")
+    hp = load_hparams(header)
+    return hp, load_tensors(header, hp)
+
+
+def machine(*gpus: Gpu, release: str = "v0.5.0", deny: tuple[str, ...] = ()) -> Machine:
+    return Machine(
+        tuple(
+            Device(CudaBackend(i, gpu, RELEASES[release], frozenset(deny)), gpu.free, CUDA_HOST)
+            for i, gpu in enumerate(gpus)
+        ),
+        Device(CpuBackend(), extra_bufts=(CPU_REPACK,)),
+    )
+
+
+def card(total: int, free: int | None = None, cc: str = "8.6", name: str = "NVIDIA RTX 3090") -> Gpu:
+    """A GPU; total and free in MiB."""
+    major, minor = cc.split(".")
+    return Gpu(name, total * MIB, (total if free is None else free) * MIB, (int(major), int(minor)))
+
+
+def machine_of(case: Case) -> Machine:
+    gpus = [card(g["total_mib"], g["free_mib"], g["cc"], g["name"]) for g in case["gpus"]]
+    return machine(*gpus, release=case["release"], deny=tuple(case["deny"]))
+
+
+def replay(case: Case) -> Refusal | tuple[Placement, ContextParams, Memory]:
+    """Load the model and create the context's memory in llama.cpp's order, up to the first refusal."""
+    hp, tensors = model(case["model"])
+    flags = parse_flags(case["args"], case["app"])
+    where = machine_of(case)
+    placement = place(tensors.tensors, hp.n_layer_all, flags, where)
+    if isinstance(placement, Refusal):
+        return placement
+    refusal = check_context(hp, flags) or too_many_devices(placement) or unused_override(placement, where)
+    if refusal:
+        return refusal
+    params = ContextParams.of(flags, hp)
+    return placement, params, create_memory(hp, flags, params, placement)
