@@ -156,7 +156,7 @@ def place(
     n_gpu_layers = flags.n_gpu_layers if flags.n_gpu_layers >= 0 else n_layer_all + 1
     splits = split_points(devices, flags.tensor_split)
     index = place_layers(n_layer_all, n_gpu_layers, devices, splits)
-    if max(index) >= len(devices) > 0 or splits != splits:
+    if max(index) >= len(devices) > 0:
         mend = "give -ts a value above 0 for a GPU in use, or free some of its memory"
         return Refusal(OTHER, REFUSED, "vector::_M_range_check", mend)
     layers = [machine.cpu if i < 0 else devices[i] for i in index]
