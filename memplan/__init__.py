@@ -6,9 +6,6 @@ they are first asked for, so importing memplan costs next to nothing.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
         UnsupportedByteOrder,
         UnsupportedVersion,
     )
-    from memplan.estimate import estimate
+    from memplan.estimator import estimate
     from memplan.gguf.header import Header, TensorInfo
     from memplan.gguf.types import GGMLType
     from memplan.llama.flags import Flags, parse_flags
@@ -104,6 +101,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "memplan.estimator": ("estimate",),
     "memplan.backends.devices": ("Gpu", "Rig"),
     "memplan.gguf.header": ("Header", "TensorInfo"),
     "memplan.gguf.types": ("GGMLType",),
@@ -133,22 +131,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Door(ModuleType):
-    """The package: ``memplan.estimate`` is the function, even after the module of that name was imported."""
-
-    @property
-    def estimate(self) -> Callable[..., Any]:
-        """``memplan.estimate.estimate``."""
-        from importlib import import_module
-
-        function: Callable[..., Any] = import_module("memplan.estimate").estimate
-        return function
-
-    @estimate.setter
-    def estimate(self, module: ModuleType) -> None:
-        """The import system sets a submodule on its package; the function stays."""
-
-
-sys.modules[__name__].__class__ = _Door

@@ -48,7 +48,7 @@ def answer(arguments: Arguments) -> Estimate:
     find_release(arguments.llama)
     header = open_model(model)
 
-    from memplan.estimate import estimate
+    from memplan.estimator import estimate
 
     return estimate(header, flags, rig, arguments.llama, without_ops)
 

@@ -6,6 +6,7 @@ MiB throughout, as llama.cpp's own log prints them. Colour and box drawing are t
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -54,7 +55,8 @@ def render_table(estimate: Estimate, *, width: int = 80, colour: bool = False, u
 
 def _model_line(estimate: Estimate) -> str:
     model = estimate.model
-    return f"{model.name}: {model.parameters / 1e9:,.1f} B parameters, {_mib(model.bytes)} MiB ({model.architecture})"
+    name = re.split(r"[/\\]", model.path)[-1] or model.name
+    return f"{name}: {model.parameters / 1e9:,.1f} B parameters, {_mib(model.bytes)} MiB ({model.architecture})"
 
 
 def _settings_line(estimate: Estimate) -> str:
@@ -191,7 +193,9 @@ def _printable(text: str) -> str:
 
 
 def _card(description: str) -> str:
-    return _printable(description).removeprefix("NVIDIA ").removeprefix("GeForce ")
+    """The card's name as people say it: ``RTX PRO 6000`` for NVIDIA RTX PRO 6000 Blackwell Workstation Edition."""
+    name = _printable(description).removeprefix("NVIDIA ").removeprefix("GeForce ")
+    return name.removesuffix(" Generation").removesuffix(" Workstation Edition").removesuffix(" Blackwell")
 
 
 def _mib(size: int | None, *, up: bool = False) -> str:

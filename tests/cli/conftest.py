@@ -17,7 +17,7 @@ from tests.estimates import made_up
 
 @dataclass
 class Engine:
-    """Stands in for memplan.estimate: answers at once, and remembers what it was asked."""
+    """Stands in for memplan.estimator: answers at once, and remembers what it was asked."""
 
     buffers: dict[str, BufferUse] | None = None
     error: BaseException | None = None
@@ -36,7 +36,7 @@ class Engine:
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Replaces the real engine for one test."""
     fake = Engine()
-    module = ModuleType("memplan.estimate")
+    module = ModuleType("memplan.estimator")
     module.estimate = fake.estimate  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "memplan.estimate", module)
+    monkeypatch.setitem(sys.modules, "memplan.estimator", module)
     return fake

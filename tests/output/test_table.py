@@ -12,15 +12,15 @@ from memplan.result import BufferUse
 from tests.estimates import BUFFERS, MIB, REFUSAL, RIG, TOO_MUCH, made_up
 
 EIGHTY = """\
-DeepSeek-V4-Flash: 284.3 B parameters, 82,697 MiB (deepseek4)
+flash.gguf: 284.3 B parameters, 82,697 MiB (deepseek4)
 llama-server v0.5.0: 1 slot of 131,072 tokens, batch 2048/512
 
-MiB                     weights context compute   total   free    left  used
+MiB                 weights context compute   total   free    left  used
 ────────────────────────────────────────────────────────────────────────────────
-CUDA0  RTX 3090          20,111     900   2,184  24,268 23,868     673  ███████▒
-CUDA1  RTX 5060 Ti       14,000     300   1,195  16,311 15,900     405  ███████▒
-CUDA2  RTX PRO 6000 Bl…  47,000     300     195  97,886 97,000  49,505  ████░░░░
-host                      1,015       3      33 131,072        130,021
+CUDA0  RTX 3090      20,111     900   2,184  24,268 23,868     673  ██████████▓▒
+CUDA1  RTX 5060 Ti   14,000     300   1,195  16,311 15,900     405  ███████████▒
+CUDA2  RTX PRO 6000  47,000     300     195  97,886 97,000  49,505  ██████░░░░░░
+host                  1,015       3      33 131,072        130,021
 █ weights  ▓ context  ▒ compute  ░ left of what is free
 
 fits: 405 MiB left on CUDA1, the least of 3 GPUs
@@ -45,7 +45,7 @@ def test_no_line_is_wider_than_asked_and_no_figure_is_cut(width: int) -> None:
 def test_the_bars_show_at_120_columns() -> None:
     line = next(line for line in render_table(made_up(), width=120).splitlines() if line.startswith("CUDA2"))
     assert re.search("█+░+$", line)
-    assert "RTX PRO 6000 Blackwell Workstation Edition" in line
+    assert "RTX PRO 6000 " in line
 
 
 def test_plain_without_unicode_or_colour_and_coloured_with() -> None:
@@ -93,6 +93,7 @@ def test_what_is_not_exact_or_not_included_is_said() -> None:
 
 def test_a_hostile_model_name_stays_text() -> None:
     estimate = made_up()
-    text = render_table(replace(estimate, model=replace(estimate.model, name="[red]x[/red]\n\x1b[31m y")), width=120)
-    assert "[red]x[/red]" in text
+    hostile = replace(estimate.model, path="/a/[red]x[red].gguf\n\x1b[31m y")
+    text = render_table(replace(estimate, model=hostile), width=120)
+    assert text.startswith("[red]x[red].gguf [31m y: ")
     assert "\x1b" not in text
