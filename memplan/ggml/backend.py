@@ -69,9 +69,9 @@ class Backend(ABC):
         """Whether the device asks for ``t`` although its weight lies on the host (``offload_op``)."""
         return False
 
-    def alloc_deps(self, nodes: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def alloc_deps(self, nodes: list[Tensor], after: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
         """Lifetimes that the backend's fusions stretch in one split: (tensor, the node it must outlive).
 
-        Follows ``graph_optimize``; may also reorder ``nodes`` in place.
+        ``after`` is the node that follows the split. Follows ``graph_optimize``.
         """
         return []

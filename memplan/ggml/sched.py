@@ -39,7 +39,7 @@ class Sched:
         backends: the devices.  bufts: the type of each one's compute buffer.
         parallel: pipeline parallelism, four copies of each split input.
         op_offload: whether devices may ask for ops whose weights lie on the host.
-        max_split_inputs: the most inputs a split may have, None for any number.
+        max_split_inputs: a node that needs more inputs than this many starts a new split; None for any number.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Sched:
         self.splits: list[Split] = []
         self._copies: dict[tuple[int, int], list[Tensor]] = {}
         self._graph_inputs: list[Tensor] = []
-        self._reads = [[b.supports_buft(t) for t in bufts] for b in backends]
+        self.reads = [[b.supports_buft(t) for t in bufts] for b in backends]
 
     def reserve_size(self, graph: Graph) -> list[int]:
         """Bytes of each backend's compute buffer for ``graph`` (``ggml_backend_sched_reserve_size``).
@@ -81,10 +81,10 @@ class Sched:
         nodes = graph.nodes
         for t in graph.leafs:
             if t.backend < 0:
-                t.backend = self._from_location(t)
+                t.backend = self.from_location(t)
         for t in nodes:
             if t.backend < 0:
-                t.backend = self._from_location(t)
+                t.backend = self.from_location(t)
         computed = [t for t in nodes if t.op not in VIEW_OPS]
         cpu = len(self.backends) - 1
         self._expand(computed, cpu)
@@ -111,7 +111,7 @@ class Sched:
                 return i
         return -1
 
-    def _from_location(self, t: Tensor) -> int:
+    def from_location(self, t: Tensor) -> int:
         """The backend that a tensor's own place, or its weight's, speaks for (``backend_id_from_cur``)."""
         base = t.view_src or t
         if base.buffer is not None:
@@ -156,7 +156,7 @@ class Sched:
         home = t.backend
         if home < 0 and t.view_src is not None:
             home = t.view_src.backend
-        return home >= 0 and self._reads[backend][home]
+        return home >= 0 and self.reads[backend][home]
 
     def _upgrade(self, nodes: list[Tensor]) -> None:
         for t in nodes:
@@ -201,7 +201,12 @@ class Sched:
         self.splits = [split]
         for t in computed:
             backend = t.backend
-            if backend != current or (split.inputs and self._brings_weight(t, current)):
+            full = self.max_split_inputs is not None and len(split.inputs) >= self.max_split_inputs
+            if (
+                backend != current
+                or (split.inputs and self._brings_weight(t, current))
+                or (full and self._needs_copy(t, current))
+            ):
                 split.end = index[id(t)]
                 split = Split(backend, split.end)
                 self.splits.append(split)
@@ -217,6 +222,13 @@ class Sched:
         """Whether a weight must be copied in: a new split lets the memory of earlier ones be used again."""
         return any(
             s.buffer is not None and s.buffer.weights and s.backend != backend and not self._readable(s, backend)
+            for s in t.src
+        )
+
+    def _needs_copy(self, t: Tensor, backend: int) -> bool:
+        """Whether a source must be copied that no split before has copied."""
+        return any(
+            s.backend != backend and (id(s), backend) not in self._copies and not self._readable(s, backend)
             for s in t.src
         )
 
@@ -240,8 +252,6 @@ class Sched:
                 for c in copies:
                     c.flags |= FLAG_INPUT | FLAG_OUTPUT
             self._copies[key] = copies
-            if self.max_split_inputs is not None and len(split.inputs) >= self.max_split_inputs:
-                raise SchedAbortError("GGML_ASSERT(n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS) failed")
             split.inputs.append(src)
         return copies[0]
 
@@ -260,7 +270,8 @@ class Sched:
         keep: dict[int, list[Tensor]] = {}
         for split in self.splits:
             split.nodes = graph.nodes[split.start : split.end]
-            for tensor, until in self.backends[split.backend].alloc_deps(split.nodes):
+            after = graph.nodes[split.end] if split.end < len(graph.nodes) else None
+            for tensor, until in self.backends[split.backend].alloc_deps(split.nodes, after):
                 kept = keep.setdefault(id(until), [])
                 if tensor not in kept:
                     kept.append(tensor)

@@ -12,7 +12,9 @@ from typing import Protocol
 
 from memplan.ggml.backend import Backend, BufferType
 from memplan.ggml.graph import Graph
-from memplan.ggml.sched import Sched
+from memplan.ggml.ops import GGMLAssertError
+from memplan.ggml.quick import GraphParts, QuickPlanner
+from memplan.ggml.sched import Sched, SchedAbortError
 from memplan.ggml.tensor import Tensor
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
@@ -87,7 +89,7 @@ class Fused:
 
 
 class BuiltGraph(Protocol):
-    """What an architecture's builder leaves behind; see ``memplan.models.deepseek4``."""
+    """A whole graph as an architecture builds it; see ``memplan.models.deepseek4.pieces``."""
 
     graph: Graph
     fused_nodes: list[tuple[str, Tensor, int]]
@@ -95,7 +97,17 @@ class BuiltGraph(Protocol):
     on_host: list[Tensor]
 
 
-BuildGraph = Callable[[Batch, Fused], BuiltGraph]
+class Graphs(Protocol):
+    """Builds the graphs of one model in one placement."""
+
+    def probes(self, flash_attn: str) -> Sequence[Probe]:
+        """The fused ops that are tried, in llama.cpp's order; ``flash_attn`` is ``-fa``."""
+
+    def whole(self, batch: Batch, fused: Fused) -> BuiltGraph:
+        """Every tensor of the graph."""
+
+    def in_parts(self, batch: Batch, fused: Fused) -> GraphParts:
+        """The same graph, like layers built once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +127,11 @@ class Devices:
 class Reservation:
     """What a context reserves.
 
-    ``sizes``: bytes of each backend's compute buffer.  ``nodes``, ``splits``: of the prompt and the generation graph.
-    ``fused``: the ops in use.  ``disabled``: names of those that were turned off, in llama.cpp's words.
+    ``bufts``, ``sizes``: type and bytes of each backend's compute buffer.  ``nodes``, ``splits``: of the prompt and the
+    generation graph.  ``fused``: the ops in use.  ``disabled``: those that were turned off, in llama.cpp's words.
     """
 
+    bufts: Sequence[BufferType]
     sizes: list[int]
     nodes: tuple[int, int]
     splits: tuple[int, int]
@@ -148,77 +161,119 @@ SMALL_BATCH = 32
 
 
 class Context:
-    """Replays a context's reservations over ``devices``; ``build`` makes the architecture's graph."""
+    """Replays a context's reservations over ``devices``; ``graphs`` builds what is reserved.
+
+    ``flash_attn``: ``-fa`` as the context takes it.  ``plain``: make every tensor, where like layers would do.
+    """
 
     def __init__(
         self,
         params: ContextParams,
         devices: Devices,
-        build: BuildGraph,
-        probes: Sequence[Probe],
-        fused: Fused,
+        graphs: Graphs,
         *,
+        flash_attn: str,
         parallel: bool,
         op_offload: bool,
         offload_kqv: bool,
         max_split_inputs: int | None = None,
+        plain: bool = False,
     ) -> None:
         self.params = params
         self.devices = devices
-        self.build = build
-        self.probes = probes
-        self.fused = fused
+        self.graphs = graphs
+        self.fused = Fused(flash_attn=flash_attn != "off")
+        self.probes = graphs.probes(flash_attn)
         self.offload_kqv = offload_kqv
         self.sched = Sched(devices.backends, devices.bufts, parallel, op_offload, max_split_inputs)
+        self.quick = QuickPlanner(self.sched)
+        self.plain = plain or not self.quick.usable
 
     def reserve(self) -> Reservation:
         """Probe fused ops, then measure the prompt graph and count the generation graph (``sched_reserve``).
 
         Only the prompt graph is measured: so does llama.cpp when it plans without allocating.
         """
+        if not self.plain:
+            try:
+                return self._reserve(self._quick_generation, self._quick_prompt)
+            except (SchedAbortError, GGMLAssertError):
+                # an abort names a tensor, and only the whole graph has them all
+                self.fused = replace(self.fused, **{p.field: True for p in self.probes})
+        return self._reserve(self._plain_generation, self._plain_prompt)
+
+    def _reserve(self, generation: _Generation, prompt: Callable[[Batch], _Prompt]) -> Reservation:
         p = self.params
         n_seqs = p.n_seq_max
         # a probe's batch is the generation graph's: one token and one output a sequence
         one_each = Batch.of(n_seqs, n_seqs, n_seqs)
         disabled: list[str] = []
-        todo = [probe for probe in self.probes if getattr(self.fused, probe.field)]
+        todo = list(self.probes)
         while True:
-            tg = self.build(one_each, self.fused)
-            self._pin(tg, one_each)
-            self.sched.split_graph(tg.graph)
-            failed = next((probe for probe in todo if self._misplaced(tg, probe)), None)
+            tg_nodes, tg_splits, misplaced = generation(one_each)
+            failed = next((probe for probe in todo if probe.op in misplaced), None)
             if failed is None:
                 break
             todo = todo[todo.index(failed) + 1 :]
             disabled.append(failed.said)
             self.fused = replace(self.fused, **{failed.field: False})
-        tg_splits = len(self.sched.splits)
-        pp = self.build(Batch.of(p.n_tokens, n_seqs, min(p.n_tokens, p.n_outputs_max)), self.fused)
-        sizes = self.sched.reserve_size(pp.graph)
+        sizes, pp_nodes, pp_splits = prompt(Batch.of(p.n_tokens, n_seqs, min(p.n_tokens, p.n_outputs_max)))
         return Reservation(
+            bufts=self.devices.bufts,
             sizes=sizes,
-            nodes=(len(pp.graph.nodes), len(tg.graph.nodes)),
-            splits=(len(self.sched.splits), tg_splits),
+            nodes=(pp_nodes, tg_nodes),
+            splits=(pp_splits, tg_splits),
             fused=self.fused,
             disabled=tuple(disabled),
         )
 
-    def _pin(self, built: BuiltGraph, batch: Batch) -> None:
-        """Assignments made while the graph is built (``graph_get_cb``, ``build_attn_mha``)."""
+    def _pins_nodes(self, batch: Batch) -> bool:
+        """Whether norms and last nodes are assigned while the graph is built (``graph_get_cb``)."""
+        return batch.n_tokens < SMALL_BATCH or self.devices.full_offload
+
+    def _quick_generation(self, batch: Batch) -> tuple[int, int, set[str]]:
+        layer_home = self.devices.layer_home
+        graph = self.graphs.in_parts(batch, self.fused)
+        schedule = self.quick.schedule(graph, layer_home, self._pins_nodes(batch), not self.offload_kqv)
+        misplaced = {
+            op
+            for p, il in zip(schedule.placed, graph.layers, strict=True)
+            for op, node in p.part.fused
+            if p.final[node] != layer_home[il]
+        }
+        return graph.n_nodes, len(schedule.splits), misplaced
+
+    def _quick_prompt(self, batch: Batch) -> tuple[list[int], int, int]:
+        graph = self.graphs.in_parts(batch, self.fused)
+        # the measuring pass resets the scheduler, and with it what was assigned before
+        schedule = self.quick.schedule(graph, self.devices.layer_home, False, False)
+        return self.quick.sizes(graph, schedule), graph.n_nodes, len(schedule.splits)
+
+    def _plain_generation(self, batch: Batch) -> tuple[int, int, set[str]]:
         d = self.devices
-        if batch.n_tokens < SMALL_BATCH or d.full_offload:
+        built = self.graphs.whole(batch, self.fused)
+        if self._pins_nodes(batch):
             for t, il in built.pinned:
                 if il >= 0 and d.backends[d.layer_home[il]].supports_op(t):
                     t.backend = d.layer_home[il]
         if not self.offload_kqv:
             for t in built.on_host:
                 t.backend = len(d.backends) - 1
+        self.sched.split_graph(built.graph)
+        misplaced = {op for op, t, il in built.fused_nodes if t.backend != d.layer_home[il]}
+        return len(built.graph.nodes), len(self.sched.splits), misplaced
 
-    def _misplaced(self, built: BuiltGraph, probe: Probe) -> bool:
-        """Whether a fused node landed on another device than its layer's."""
-        return any(
-            op == probe.op and t.backend != self.devices.layer_home[il] for op, t, il in built.fused_nodes
-        )
+    def _plain_prompt(self, batch: Batch) -> tuple[list[int], int, int]:
+        built = self.graphs.whole(batch, self.fused)
+        sizes = self.sched.reserve_size(built.graph)
+        return sizes, len(built.graph.nodes), len(self.sched.splits)
+
+
+_Generation = Callable[[Batch], tuple[int, int, set[str]]]
+"""Nodes, splits, and fused ops that landed on another device than their layer's."""
+
+_Prompt = tuple[list[int], int, int]
+"""Bytes of each backend, nodes, splits."""
 
 
 def _pad(n: int, multiple: int) -> int:

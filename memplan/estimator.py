@@ -1,0 +1,270 @@
+"""The question: what will llama.cpp allocate on every device with these flags?
+
+Puts the floors above together in llama.cpp's own order: hyper-parameters, weights, placement, caches, then the
+context's reservations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from memplan.backends.buffers import CPU_REPACK, CUDA_HOST
+from memplan.backends.cpu import CpuBackend
+from memplan.backends.cuda import CudaBackend
+from memplan.backends.devices import Rig
+from memplan.ggml.backend import Buffer, BufferType
+from memplan.ggml.ops import GGMLAssertError
+from memplan.ggml.sched import SchedAbortError
+from memplan.ggml.tallocr import OutOfFreeBlocksError
+from memplan.gguf.header import Header
+from memplan.gguf.types import BY_NAME
+from memplan.llama import checks
+from memplan.llama.context import Context, ContextParams, Devices, Reservation
+from memplan.llama.flags import Flags
+from memplan.llama.hparams import HParams, load_hparams
+from memplan.llama.kv_cache import Memory, create_memory
+from memplan.llama.model_tensors import ModelTensors, load_tensors
+from memplan.llama.placement import Device, Machine, Placement, place, unused_override
+from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
+from memplan.models.registry import ArchitectureModel, architecture
+from memplan.notes import settings_notes
+from memplan.releases import Release, find_release
+from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
+
+MAX_BACKENDS = 16
+"""GGML_SCHED_MAX_BACKENDS: GPUs and the CPU together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as llama.cpp knows it before anything is placed."""
+
+    header: Header
+    hparams: HParams
+    tensors: ModelTensors
+    graphs: ArchitectureModel
+
+
+def estimate(
+    header: Header,
+    flags: Flags,
+    rig: Rig,
+    release: str | Release = "latest",
+    without_ops: Iterable[str] = (),
+) -> Estimate:
+    """What llama.cpp would allocate for a model, or why it would not start.
+
+    Args:
+        header: the model, from ``read_model``.  flags: from ``parse_flags``.  rig: the GPUs.
+        release: the llama.cpp to follow: a tag, a build, or "latest".
+        without_ops: ops that every GPU is made to refuse, by ggml's names.
+    Raises:
+        ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
+    """
+    followed, note = find_release(release) if isinstance(release, str) else (release, None)
+    result = Question(load_model(header, flags), flags, rig, followed, tuple(without_ops)).answer()
+    notes = ((note,) if note else ()) + settings_notes(result)
+    approximate = "; ".join((*flags.inexact, *((note,) if note else ())))
+    return replace(result, notes=notes, approximate=approximate)
+
+
+KEPT_MODELS = 4
+"""Models that are remembered, with the parts of their graphs."""
+
+_models: list[tuple[Header, tuple[object, ...], Model]] = []
+
+
+def load_model(header: Header, flags: Flags) -> Model:
+    """The model of a header, remembered as long as the header is used again."""
+    key = (flags.kv_overrides, flags.load_mtp)
+    for known, with_flags, model in _models:
+        if known is header and with_flags == key:
+            return model
+    arch = architecture(header)
+    hp = load_hparams(header, flags.kv_overrides)
+    tensors = load_tensors(header, hp, flags.load_mtp)
+    model = Model(header, hp, tensors, arch.model(hp, tensors))
+    _models.insert(0, (header, key, model))
+    del _models[KEPT_MODELS:]
+    return model
+
+
+class Question:
+    """One estimate in the making."""
+
+    def __init__(
+        self, model: Model, flags: Flags, rig: Rig, release: Release, without_ops: tuple[str, ...], plain: bool = False
+    ) -> None:
+        self.model = model
+        self.flags = flags
+        self.rig = rig
+        self.release = release
+        self.without_ops = without_ops
+        self.plain = plain
+        self.machine = self._machine()
+
+    def answer(self) -> Estimate:
+        """The estimate, or a refusal in its place."""
+        try:
+            return self._answer()
+        except (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError) as fault:
+            return self._refusal(_abort(str(fault)))
+
+    def _machine(self) -> Machine:
+        ops = frozenset(self.without_ops)
+        gpus = tuple(
+            Device(CudaBackend(i, gpu, self.release, ops), gpu.free, CUDA_HOST) for i, gpu in enumerate(self.rig.gpus)
+        )
+        return Machine(gpus, Device(CpuBackend(), extra_bufts=(CPU_REPACK,)))
+
+    def _answer(self) -> Estimate:
+        model, flags, hp = self.model, self.flags, self.model.hparams
+        if model.tensors.refusal is not None:
+            return self._refusal(model.tensors.refusal)
+        placement = place(model.tensors.tensors, hp.n_layer_all, flags, self.machine)
+        if isinstance(placement, Refusal):
+            return self._refusal(placement)
+        refusal = checks.check_context(hp, flags) or unused_override(placement, self.machine)
+        if refusal is None and len(placement.devices) >= MAX_BACKENDS:
+            refusal = Refusal(
+                OTHER, ABORT, "GGML_ASSERT(n_backends <= GGML_SCHED_MAX_BACKENDS) failed", "use at most 15 GPUs"
+            )
+        if refusal is not None:
+            return self._refusal(refusal)
+        params = ContextParams.of(flags, hp)
+        memory = create_memory(hp, flags, params, placement)
+        reserved = self._context(params, placement, memory).reserve()
+        if not reserved.fused.flash_attn and BY_NAME[flags.type_v].is_quantized:
+            return self._refusal(
+                Refusal(
+                    "quantized-v-needs-flash-attention",
+                    REFUSED,
+                    "quantized V cache was requested, but this requires Flash Attention",
+                    "take an unquantised cache type",
+                )
+            )
+        return self._estimate(params, placement, memory, reserved)
+
+    def _context(self, params: ContextParams, placement: Placement, memory: Memory) -> Context:
+        flags = self.flags
+        used = (*placement.devices, placement.cpu)
+        index = {device: i for i, device in enumerate(used)}
+        bufts = [d.buft for d in placement.devices]
+        bufts.append(placement.devices[0].host_buft or placement.cpu.buft if placement.devices else placement.cpu.buft)
+        devices = Devices(
+            backends=[d.backend for d in used],
+            bufts=bufts,
+            layer_home=[index[d] for d in placement.layers],
+            full_offload=placement.n_gpu_layers > self.model.hparams.n_layer_all,
+        )
+        graphs = self.model.graphs.at(memory, Buffers(placement), self.release)
+        return Context(
+            params,
+            devices,
+            graphs,
+            flash_attn=checks.flash_attn(flags),
+            parallel=placement.pipeline_parallel,
+            op_offload=flags.op_offload,
+            offload_kqv=flags.offload_kqv,
+            max_split_inputs=30 if self.release.sched_splits_full_inputs else None,
+            plain=self.plain,
+        )
+
+    def _estimate(
+        self, params: ContextParams, placement: Placement, memory: Memory, reserved: Reservation
+    ) -> Estimate:
+        compute = _compute(reserved)
+        names = dict.fromkeys((*placement.model, *memory.context, *compute))
+        buffers = {
+            name: BufferUse(placement.model.get(name, 0), memory.context.get(name, 0), compute.get(name, 0))
+            for name in names
+        }
+        return replace(
+            self._blank(),
+            n_ctx=params.n_ctx,
+            n_ctx_seq=params.n_ctx_seq,
+            buffers=buffers,
+            devices=device_uses(buffers, self.rig),
+            host=host_use(buffers, self.rig),
+            nodes=reserved.nodes,
+            splits=reserved.splits,
+            disabled=reserved.disabled,
+            pipeline_parallel=placement.pipeline_parallel,
+        )
+
+    def _refusal(self, refusal: Refusal) -> Estimate:
+        return replace(self._blank(), refused=refusal)
+
+    def _blank(self) -> Estimate:
+        header = self.model.header
+        params = ContextParams.of(self.flags, self.model.hparams)
+        return Estimate(
+            model=ModelSummary(
+                name=str(header.metadata.get("general.name", header.name)),
+                architecture=str(header.metadata.get("general.architecture", "")),
+                path=header.name,
+                bytes=sum(t.nbytes for t in header.tensors.values()),
+                parameters=sum(t.elements for t in header.tensors.values()),
+            ),
+            llama=self.release.name,
+            flags=self.flags,
+            n_ctx=params.n_ctx,
+            n_ctx_seq=params.n_ctx_seq,
+            buffers={},
+            devices=device_uses({}, self.rig),
+            host=host_use({}, self.rig),
+            without_ops=self.without_ops,
+        )
+
+
+class Buffers:
+    """Where each weight, cache and state lies, by role and layer."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._weights: dict[BufferType, Buffer] = {}
+        self._caches: dict[BufferType, Buffer] = {}
+
+    def weight(self, name: str) -> Buffer:
+        """The buffer of a weight."""
+        buft = self._placement.tensors[name]
+        buffer = self._weights.get(buft)
+        if buffer is None:
+            buffer = self._weights[buft] = Buffer(buft, weights=True)
+        return buffer
+
+    def cache(self, buft: BufferType) -> Buffer:
+        """A buffer for caches and states of this type."""
+        buffer = self._caches.get(buft)
+        if buffer is None:
+            buffer = self._caches[buft] = Buffer(buft)
+        return buffer
+
+
+def _compute(reserved: Reservation) -> dict[str, int]:
+    sizes: dict[BufferType, int] = dict(zip(reserved.bufts, reserved.sizes, strict=True))
+    by_name: dict[str, int] = {}
+    for buft, size in sizes.items():
+        by_name[buft.name] = by_name.get(buft.name, 0) + size
+    return by_name
+
+
+_ABORTS: Mapping[str, tuple[str, str]] = {
+    "n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS": (
+        "too-many-split-inputs",
+        "take a newer llama.cpp, or keep what is read together on one device",
+    ),
+    "pre-allocated tensor": ("override-to-unused-device", "put the tensor on a device that computes its op"),
+    "tensor->nb[0] == ggml_element_size(tensor)": (
+        "permuted-quantized-tensor",
+        "take an unquantised cache type (-ctk f16 -ctv f16)",
+    ),
+}
+
+
+def _abort(said: str) -> Refusal:
+    for words, (kind, mend) in _ABORTS.items():
+        if words in said:
+            return Refusal(kind, ABORT, said, mend)
+    return Refusal(OTHER, ABORT, said, "change the settings that this names, or report it")

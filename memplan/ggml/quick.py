@@ -1,0 +1,96 @@
+"""The quick planner: graphs made of parts, scheduled and packed without making every tensor.
+
+It gives what ``memplan.ggml.sched.Sched`` gives for the whole graph, number for number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memplan.ggml.parts import Part
+from memplan.ggml.quick_alloc import StepFinder, Steps, replay
+from memplan.ggml.quick_deps import DepFinder
+from memplan.ggml.quick_sched import Buffers, QuickSched, Schedule
+from memplan.ggml.sched import Sched
+from memplan.ggml.tensor import Tensor
+from memplan.ggml.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class GraphParts:
+    """A graph in parts: each position's part and its leafs' buffers; ``layers``: its layer, -1 for none."""
+
+    parts: Sequence[Part]
+    buffers: Sequence[Buffers]
+    inputs: Sequence[Tensor]
+    layers: Sequence[int]
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of the whole graph."""
+        return sum(len(part.nodes) for part in self.parts)
+
+
+class QuickPlanner:
+    """Plans on the backends of a plain scheduler."""
+
+    def __init__(self, sched: Sched) -> None:
+        self.sched = sched
+        self.quick = QuickSched(sched)
+        self.deps = DepFinder(sched)
+
+    @property
+    def usable(self) -> bool:
+        """Whether every backend has memory of its own; where two share one, ``Sched`` may move nodes between them."""
+        return len(set(self.sched.bufts)) == len(self.sched.bufts)
+
+    def schedule(self, graph: GraphParts, layer_home: Sequence[int], pin_nodes: bool, pin_host: bool) -> Schedule:
+        """Homes and splits; pins are llama.cpp's assignments while it builds the graph."""
+        homes = [layer_home[il] if il >= 0 else -1 for il in graph.layers]
+        return self.quick.schedule(graph.parts, graph.buffers, homes, pin_nodes=pin_nodes, pin_host=pin_host)
+
+    def sizes(self, graph: GraphParts, schedule: Schedule) -> list[int]:
+        """Bytes of each backend's compute buffer."""
+        topology = topology_of(graph)
+        deps = self.deps.find(schedule)
+        key = (
+            id(topology),
+            self.sched.n_copies,
+            tuple([p.final for p in schedule.placed]),
+            tuple([(s.backend, s.start, tuple(s.inputs)) for s in schedule.splits]),
+            tuple([(until, tuple(kept)) for until, kept in deps.items()]),
+        )
+        steps = _steps.get(key)
+        if steps is None:
+            if len(_steps) >= KEPT:
+                del _steps[next(iter(_steps))]
+            steps = _steps[key] = StepFinder(topology, schedule, self.sched.n_copies, deps).find()
+        return replay(steps, topology, graph.parts, graph.inputs, self.sched.bufts)
+
+
+KEPT = 16
+"""Topologies, and lists of steps, that are remembered."""
+
+_signatures: dict[tuple[object, ...], int] = {}
+_topologies: dict[tuple[int, ...], Topology] = {}
+_steps: dict[tuple[object, ...], Steps] = {}
+
+
+def topology_of(graph: GraphParts) -> Topology:
+    """The graph's structure, shared by all graphs of the same structure."""
+    key = (len(graph.inputs), *(part_number(part) for part in graph.parts))
+    topology = _topologies.get(key)
+    if topology is None:
+        if len(_topologies) >= KEPT:
+            _topologies.clear()
+            _steps.clear()
+        topology = _topologies[key] = Topology(graph.parts, len(graph.inputs))
+    return topology
+
+
+def part_number(part: Part) -> int:
+    """A number for the part's structure: equal for parts that differ in sizes alone."""
+    if part.number < 0:
+        part.number = _signatures.setdefault(part.signature(), len(_signatures))
+    return part.number

@@ -1,0 +1,138 @@
+"""A DeepSeek-V4 model's graphs, whole or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from memplan.ggml.parts import Part, PartBuilder
+from memplan.ggml.quick import GraphParts
+from memplan.ggml.tensor import Tensor, new_tensor
+from memplan.llama.context import FLASH_ATTN, HYPER_CONNECTIONS, LIGHTNING_INDEXER, Batch, Fused, Probe
+from memplan.models.deepseek4.graph import DeepSeek4Graph
+
+if TYPE_CHECKING:
+    from memplan.ggml.backend import Buffer, BufferType
+    from memplan.llama.hparams import HParams
+    from memplan.llama.kv_cache import Memory
+    from memplan.llama.model_tensors import ModelTensor, ModelTensors
+    from memplan.releases import Release
+
+
+class BufferMap(Protocol):
+    """Says where weights and caches lie."""
+
+    def weight(self, name: str) -> Buffer:
+        """A weight's buffer."""
+
+    def cache(self, buft: BufferType) -> Buffer:
+        """The buffer of caches and states in memory of this type."""
+
+
+KEPT_SIZES = 8
+"""Batches and contexts whose parts a model remembers."""
+
+
+class DeepSeek4:
+    """What stays the same for all estimates of one model: its weights by name, which layers are alike, parts built."""
+
+    def __init__(self, hp: HParams, tensors: ModelTensors) -> None:
+        self.hp = hp
+        self.weights: Mapping[str, ModelTensor] = tensors.by_name()
+        kinds: list[list[object]] = [
+            [ratio, il < hp.hash_layer_count, hp.swiglu_clamp_exp[il] > 1e-6, hp.swiglu_clamp_shexp[il] > 1e-6]
+            for il, ratio in enumerate(hp.compress_ratios[: hp.n_layer])
+        ]
+        for t in tensors.tensors:
+            if 0 <= t.layer < hp.n_layer:
+                kinds[t.layer].append((t.name.split(".", 2)[2], t.type, t.ne))
+        self.kinds = [tuple(kind) for kind in kinds]
+        self._parts: dict[tuple[object, ...], tuple[list[Part], list[Tensor]]] = {}
+
+    def at(self, memory: Memory, buffers: BufferMap, release: Release) -> DeepSeek4Graphs:
+        """The model with its caches, in one placement."""
+        return DeepSeek4Graphs(self, memory, buffers, release)
+
+    def parts(self, batch: Batch, fused: Fused, graphs: DeepSeek4Graphs) -> tuple[list[Part], list[Tensor]]:
+        """The part at each position (embeddings, layers, output) and the graph's inputs; like layers share one."""
+        m = graphs.memory
+        type_k = m.raw.k[0].type
+        key = (batch, fused, m.raw.size, m.csa.size, m.hca.size, m.raw.n_stream, type_k, m.csa_state.n_rs_seq)
+        known = self._parts.get(key)
+        if known is None:
+            if len(self._parts) >= KEPT_SIZES:
+                del self._parts[next(iter(self._parts))]
+            known = self._parts[key] = self._build_parts(batch, fused, graphs)
+        return known
+
+    def _build_parts(self, batch: Batch, fused: Fused, graphs: DeepSeek4Graphs) -> tuple[list[Part], list[Tensor]]:
+        b = DeepSeek4Graph(self.hp, batch, fused, graphs.memory, graphs.leaf)
+        builder = PartBuilder(b.graph, b.roles, b.fused_nodes, b.pinned, b.on_host)
+        first = builder.first(b.head)
+        like = first.tensor(first.out)
+        by_kind: dict[tuple[object, ...], Part] = {}
+        parts = [first]
+        for il, kind in enumerate(self.kinds):
+            part = by_kind.get(kind)
+            if part is None:
+                part = by_kind[kind] = builder.part(partial(b.layer, il=il), like)
+            parts.append(part)
+        parts.append(builder.part(b.output, like))
+        return parts, builder.inputs
+
+
+class DeepSeek4Graphs:
+    """Builds the graphs of one model in one placement (``memplan.llama.context.Graphs``)."""
+
+    def __init__(self, model: DeepSeek4, memory: Memory, buffers: BufferMap, release: Release) -> None:
+        self.model = model
+        self.memory = memory
+        self.buffers = buffers
+        self.release = release
+
+    def probes(self, flash_attn: str) -> tuple[Probe, ...]:
+        """The fused ops that are tried, in llama.cpp's order."""
+        return (
+            *((FLASH_ATTN,) if flash_attn == "auto" else ()),
+            *((LIGHTNING_INDEXER,) if self.release.indexer_probe else ()),
+            *HYPER_CONNECTIONS,
+        )
+
+    def whole(self, batch: Batch, fused: Fused) -> DeepSeek4Graph:
+        """Every tensor of the graph."""
+        b = DeepSeek4Graph(self.model.hp, batch, fused, self.memory, self.leaf)
+        b.build()
+        return b
+
+    def in_parts(self, batch: Batch, fused: Fused) -> GraphParts:
+        """The same graph, like layers built once."""
+        parts, inputs = self.model.parts(batch, fused, self)
+        layers = [-1, *range(self.model.hp.n_layer), -1]
+        buffers = [
+            tuple([self.buffer(role, il) if role else None for role in part.roles])
+            for part, il in zip(parts, layers, strict=True)
+        ]
+        return GraphParts(parts, buffers, inputs, layers)
+
+    def leaf(self, role: str, il: int) -> Tensor:
+        """A new leaf for a weight, cache or state, in its buffer."""
+        if role.startswith(("cache_k", "dsv4_")):
+            c = self.memory.tensor(role, il)
+            t = new_tensor(c.type, *c.ne, name=c.name)
+            t.buffer = self.buffers.cache(c.buft)
+        else:
+            w = self.model.weights[_name(role, il)]
+            t = new_tensor(w.type, *w.ne, name=w.name)
+            t.buffer = self.buffers.weight(w.name)
+        return t
+
+    def buffer(self, role: str, il: int) -> Buffer:
+        """Where a weight, cache or state lies."""
+        if role.startswith(("cache_k", "dsv4_")):
+            return self.buffers.cache(self.memory.tensor(role, il).buft)
+        return self.buffers.weight(_name(role, il))
+
+
+def _name(role: str, il: int) -> str:
+    return role if il < 0 else f"blk.{il}.{role}"

@@ -1,0 +1,73 @@
+"""The graph's inputs: what llama.cpp fills in before each run.
+
+Follows ``src/llama-graph.cpp`` (``build_inp_dsv4``, ``dsv4_build_comp_inputs``) and ``src/llama-kv-cache-dsv4.cpp``
+(``dsv4_build_reserve_comp_plan``), v0.5.0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan.ggml import ops
+from memplan.gguf.types import F32, I32, I64, GGMLType
+from memplan.llama.hparams import CSA_RATIO
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.llama.context import Batch
+    from memplan.llama.kv_cache import CompState, KVCache
+
+
+class Inputs:
+    """The inputs of one compressed cache (``dsv4_build_comp_inputs``), sized for the worst case of a batch."""
+
+    __slots__ = (
+        "k_rot",
+        "kq_mask",
+        "state_persist_dst_idxs",
+        "state_persist_src_idxs",
+        "state_pos",
+        "state_read_idxs",
+        "state_restore",
+        "state_snapshot",
+        "state_write_idxs",
+        "state_write_pos",
+    )
+
+    def __init__(self, cache: KVCache, state: CompState, batch: Batch, mask_type: GGMLType) -> None:
+        # every sequence may end within a block of its own (dsv4_build_reserve_comp_plan)
+        n_blocks = batch.n_tokens // state.ratio + max(1, batch.n_seqs)
+        n_stream, n_rows = cache.n_stream, state.state_size * state.n_stream
+        n_persist = min(batch.n_tokens, n_rows)
+        # a CSA block also reads the block before
+        n_read = (2 if state.ratio == CSA_RATIO else 1) * state.ratio * n_blocks
+        prefix = f"dsv4_{cache.name}_"
+        self.state_pos = ops.new_input(I32, batch.n_tokens, name=prefix + "state_pos")
+        self.state_persist_src_idxs = ops.new_input(I32, n_persist, name=prefix + "state_persist_src_idxs")
+        self.state_persist_dst_idxs = ops.new_input(I32, n_persist, name=prefix + "state_persist_dst_idxs")
+        self.state_restore = self._idxs(prefix + "state_restore", n_rows * min(state.n_rs_seq, 1))
+        self.state_snapshot = self._idxs(prefix + "state_snapshot", n_rows * state.n_rs_seq)
+        self.state_read_idxs = ops.new_input(I32, n_read, name=prefix + "state_read_idxs")
+        self.state_write_idxs = ops.new_input(I64, n_blocks, name=prefix + "state_write_idxs")
+        self.state_write_pos = ops.new_input(I32, n_blocks, name=prefix + "state_write_pos")
+        self.kq_mask = ops.new_input(
+            mask_type, cache.size, batch.n_tokens // n_stream, 1, n_stream, name=prefix + "kq_mask"
+        )
+        self.k_rot = k_rot(cache)
+
+    @staticmethod
+    def _idxs(name: str, n: int) -> tuple[Tensor, Tensor] | None:
+        """Row numbers to copy from and to; none when there is nothing to copy."""
+        if n == 0:
+            return None
+        return ops.new_input(I32, n, name=f"{name}_src_idxs"), ops.new_input(I32, n, name=f"{name}_dst_idxs")
+
+
+def k_rot(cache: KVCache) -> Tensor | None:
+    """The matrix that turns a cache's keys, as large as the head allows (``llama_kv_cache::build_input_k_rot``)."""
+    if not cache.attn_rot_k:
+        return None
+    n = 64
+    while cache.head_size and cache.head_size % (2 * n) == 0:
+        n *= 2
+    return ops.new_input(F32, n, n, name="attn_inp_k_rot")
