@@ -6,6 +6,8 @@ Follows the functions of the same name in ggml/src/ggml.c (v0.5.0). Names that g
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from memplan.ggml.tensor import FLAG_INPUT, Shape, Tensor, contiguous_above, packed_strides
 from memplan.gguf.types import F16, F32, I32, I64, GGMLType
 
@@ -16,9 +18,8 @@ class GGMLAssertError(Exception):
     """An op whose sources ggml would assert against: llama.cpp aborts while it builds the graph."""
 
 
-def _check(ok: bool, op: str, rule: str) -> None:
-    if not ok:
-        raise GGMLAssertError(f"{op}: {rule}")
+def _fail(op: str, rule: str) -> NoReturn:
+    raise GGMLAssertError(f"{op}: {rule}")
 
 
 def _derived(name: str, suffix: str) -> str:
@@ -80,8 +81,10 @@ def view_2d(a: Tensor, ne0: int, ne1: int, nb1: int, offset: int) -> Tensor:
 def reshape(a: Tensor, *dims: int) -> Tensor:
     """The same elements in another shape (``ggml_reshape_4d``)."""
     ne: Shape = (*dims, 1, 1, 1)[:4]  # type: ignore[assignment]
-    _check(a.is_contiguous, "reshape", "the source has gaps")
-    _check(ne[0] * ne[1] * ne[2] * ne[3] == a.nelements, "reshape", "the number of elements changes")
+    if not a.is_contiguous:
+        _fail("reshape", "the source has gaps")
+    if ne[0] * ne[1] * ne[2] * ne[3] != a.nelements:
+        _fail("reshape", "the number of elements changes")
     return _view_of(a, "RESHAPE", ne, packed_strides(a.type, ne), [a], suffix="reshaped")
 
 
@@ -104,10 +107,14 @@ def transpose(a: Tensor) -> Tensor:
 def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Rows of ``b`` written into ``a`` at the row numbers ``c``; the result is ``a`` (``ggml_set_rows``)."""
     ane, bne, cne = a.ne, b.ne, c.ne
-    _check(ane[0] == bne[0] and ane[2] == bne[2] and ane[3] == bne[3], "set_rows", "shapes differ")
-    _check(bne[1] == cne[0] and bne[2] % cne[1] == 0 and bne[3] % cne[2] == 0, "set_rows", "row numbers do not match")
-    _check(b.type in (F32, F16) and c.type in (I64, I32), "set_rows", "types")
-    _check(a.is_contiguous_rows and b.is_contiguous_rows, "set_rows", "rows with gaps")
+    if not (ane[0] == bne[0] and ane[2] == bne[2] and ane[3] == bne[3]):
+        _fail("set_rows", "shapes differ")
+    if not (bne[1] == cne[0] and bne[2] % cne[1] == 0 and bne[3] % cne[2] == 0):
+        _fail("set_rows", "row numbers do not match")
+    if not (b.type in (F32, F16) and c.type in (I64, I32)):
+        _fail("set_rows", "types")
+    if not (a.is_contiguous_rows and b.is_contiguous_rows):
+        _fail("set_rows", "rows with gaps")
     return _view_of(a, "SET_ROWS", ane, a.nb, [b, c, a])
 
 
@@ -118,7 +125,8 @@ def _binary(op: str, a: Tensor, b: Tensor) -> Tensor:
     ane, bne = a.ne, b.ne
     if ane != bne:
         repeats = all(y and x % y == 0 for x, y in zip(ane, bne, strict=True))
-        _check(repeats, op.lower(), f"{bne} cannot be repeated to {ane}")
+        if not repeats:
+            _fail(op.lower(), f"{bne} cannot be repeated to {ane}")
     return Tensor(op, a.type, ane, packed_strides(a.type, ane), [a, b])
 
 
@@ -144,7 +152,8 @@ def div(a: Tensor, b: Tensor) -> Tensor:
 
 def scale(a: Tensor) -> Tensor:
     """``a`` times a constant, perhaps plus another (``ggml_scale``, ``ggml_scale_bias``)."""
-    _check(a.nb[0] == a.type.type_size and contiguous_above(a, 1), "scale", "the source has gaps")
+    if not (a.nb[0] == a.type.type_size and contiguous_above(a, 1)):
+        _fail("scale", "the source has gaps")
     return _like("SCALE", a, [a])
 
 
@@ -155,7 +164,8 @@ def clamp(a: Tensor) -> Tensor:
 
 def fill(a: Tensor) -> Tensor:
     """A tensor like ``a`` of one value (``ggml_fill``)."""
-    _check(a.type in (F32, F16) and a.is_contiguous, "fill", "type or gaps")
+    if not (a.type in (F32, F16) and a.is_contiguous):
+        _fail("fill", "type or gaps")
     return _like("FILL", a, [a])
 
 
@@ -166,14 +176,17 @@ def sqrt(a: Tensor) -> Tensor:
 
 def unary(a: Tensor, kind: str) -> Tensor:
     """A function of one element: SIGMOID, RELU, SOFTPLUS, ... (``ggml_unary``)."""
-    _check(a.is_contiguous_rows, kind.lower(), "rows with gaps")
+    if not a.is_contiguous_rows:
+        _fail(kind.lower(), "rows with gaps")
     return _like("UNARY", a, [a], kind=kind)
 
 
 def glu(a: Tensor, b: Tensor, kind: str) -> Tensor:
     """A gated unit of two tensors: SWIGLU, SWIGLU_CLAMP, ... (``ggml_glu_split``)."""
-    _check(contiguous_above(a, 1) and contiguous_above(b, 1), kind.lower(), "the sources have gaps")
-    _check(a.ne == b.ne and a.type is b.type, kind.lower(), "the sources differ")
+    if not (contiguous_above(a, 1) and contiguous_above(b, 1)):
+        _fail(kind.lower(), "the sources have gaps")
+    if not (a.ne == b.ne and a.type is b.type):
+        _fail(kind.lower(), "the sources differ")
     return _like("GLU", a, [a, b], kind=kind)
 
 
@@ -184,11 +197,14 @@ def rms_norm(a: Tensor) -> Tensor:
 
 def soft_max(a: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None) -> Tensor:
     """Soft maximum over rows (``ggml_soft_max_ext``, ``ggml_soft_max_add_sinks``)."""
-    _check(a.is_contiguous, "soft_max", "the source has gaps")
+    if not a.is_contiguous:
+        _fail("soft_max", "the source has gaps")
     src = [a]
     if mask is not None:
-        _check(mask.type in (F16, F32) and mask.is_contiguous, "soft_max", "mask type or gaps")
-        _check(mask.ne[0] == a.ne[0] and mask.ne[1] >= a.ne[1], "soft_max", "mask shape")
+        if not (mask.type in (F16, F32) and mask.is_contiguous):
+            _fail("soft_max", "mask type or gaps")
+        if not (mask.ne[0] == a.ne[0] and mask.ne[1] >= a.ne[1]):
+            _fail("soft_max", "mask shape")
         src.append(mask)
     if sinks is not None:
         src.append(sinks)
@@ -197,7 +213,8 @@ def soft_max(a: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None)
 
 def rope(a: Tensor, pos: Tensor, n_dims: int, mode: int, offset: int = 0, back: bool = False) -> Tensor:
     """Rotary positions over ``n_dims`` elements from ``offset`` (``ggml_rope_ext``, ``ggml_rope_set_offset``)."""
-    _check(pos.type is I32 and a.ne[2] == pos.ne[0], "rope", "positions do not match")
+    if not (pos.type is I32 and a.ne[2] == pos.ne[0]):
+        _fail("rope", "positions do not match")
     params: Params = {"mode": mode, "n_dims": n_dims, "offset": offset, "freq_factors": False}
     return _like("ROPE_BACK" if back else "ROPE", a, [a, pos], params)
 
@@ -208,30 +225,37 @@ def rope(a: Tensor, pos: Tensor, n_dims: int, mode: int, offset: int = 0, back: 
 def mul_mat(a: Tensor, b: Tensor) -> Tensor:
     """``b`` times the transpose of ``a``: ne = (a1, b1, b2, b3) (``ggml_mul_mat``)."""
     ane, bne = a.ne, b.ne
-    _check(ane[0] == bne[0] and bne[2] % ane[2] == 0 and bne[3] % ane[3] == 0, "mul_mat", f"{ane} by {bne}")
-    _check(a.nb[0] <= a.nb[1], "mul_mat", "the first source is transposed")
+    if not (ane[0] == bne[0] and bne[2] % ane[2] == 0 and bne[3] % ane[3] == 0):
+        _fail("mul_mat", f"{ane} by {bne}")
+    if not (a.nb[0] <= a.nb[1]):
+        _fail("mul_mat", "the first source is transposed")
     return _result("MUL_MAT", F32, (ane[1], bne[1], bne[2], bne[3]), [a, b])
 
 
 def mul_mat_id(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     """One matrix an expert: ne = (rows, experts used, tokens, 1) (``ggml_mul_mat_id``)."""
     ane, bne, ine = a.ne, b.ne, ids.ne
-    _check(a.nb[0] <= a.nb[1], "mul_mat_id", "the experts are transposed")
-    _check(ids.type is I32 and ane[3] == 1 and bne[3] == 1, "mul_mat_id", "dimensions")
-    _check(ine[1] == bne[2] and ane[0] == bne[0] and ine[0] % bne[1] == 0, "mul_mat_id", f"{ane} by {bne} by {ine}")
+    if not (a.nb[0] <= a.nb[1]):
+        _fail("mul_mat_id", "the experts are transposed")
+    if not (ids.type is I32 and ane[3] == 1 and bne[3] == 1):
+        _fail("mul_mat_id", "dimensions")
+    if not (ine[1] == bne[2] and ane[0] == bne[0] and ine[0] % bne[1] == 0):
+        _fail("mul_mat_id", f"{ane} by {bne} by {ine}")
     return _result("MUL_MAT_ID", F32, (ane[1], ine[0], bne[2], 1), [a, b, ids])
 
 
 def get_rows(a: Tensor, b: Tensor) -> Tensor:
     """The rows of ``a`` that ``b`` numbers, as f32 (i32 stays i32) (``ggml_get_rows``)."""
-    _check(a.ne[2] == b.ne[1] and a.ne[3] == b.ne[2] and b.type is I32, "get_rows", "row numbers do not match")
+    if not (a.ne[2] == b.ne[1] and a.ne[3] == b.ne[2] and b.type is I32):
+        _fail("get_rows", "row numbers do not match")
     return _result("GET_ROWS", I32 if a.type is I32 else F32, (a.ne[0], b.ne[0], b.ne[1], b.ne[2]), [a, b])
 
 
 def cont(a: Tensor, *dims: int) -> Tensor:
     """A copy without gaps, perhaps in another shape (``ggml_cont``, ``ggml_cont_4d``)."""
     ne: Shape = (*dims, 1, 1, 1)[:4] if dims else a.ne  # type: ignore[assignment]
-    _check(ne[0] * ne[1] * ne[2] * ne[3] == a.nelements, "cont", "the number of elements changes")
+    if ne[0] * ne[1] * ne[2] * ne[3] != a.nelements:
+        _fail("cont", "the number of elements changes")
     t = _result("CONT", a.type, ne, [a])
     t.name = _derived(a.name, "cont")
     return t
@@ -247,16 +271,19 @@ def cast(a: Tensor, type: GGMLType) -> Tensor:
 
 def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
     """``a`` and ``b`` side by side along ``dim`` (``ggml_concat``)."""
-    _check(a.type is b.type, "concat", "types differ")
+    if a.type is not b.type:
+        _fail("concat", "types differ")
     ne = list(a.ne)
     ne[dim] += b.ne[dim]
-    _check(all(i == dim or a.ne[i] == b.ne[i] for i in range(4)), "concat", "shapes differ")
+    if not (all(i == dim or a.ne[i] == b.ne[i] for i in range(4))):
+        _fail("concat", "shapes differ")
     return _result("CONCAT", a.type, tuple(ne), [a, b], {"dim": dim})  # type: ignore[arg-type]
 
 
 def repeat_4d(a: Tensor, ne: Shape) -> Tensor:
     """``a`` repeated to ``ne`` (``ggml_repeat_4d``)."""
-    _check(all(x % y == 0 for x, y in zip(ne, a.ne, strict=True)), "repeat", f"{a.ne} to {ne}")
+    if not (all(x % y == 0 for x, y in zip(ne, a.ne, strict=True))):
+        _fail("repeat", f"{a.ne} to {ne}")
     return _result("REPEAT", a.type, ne, [a])
 
 
@@ -272,28 +299,35 @@ def argsort(a: Tensor) -> Tensor:
 
 def argsort_top_k(a: Tensor, k: int) -> Tensor:
     """The first ``k`` of a full sort: a view of ``argsort`` (``ggml_argsort_top_k``)."""
-    _check(a.ne[0] >= k, "argsort_top_k", f"{k} of {a.ne[0]}")
+    if not (a.ne[0] >= k):
+        _fail("argsort_top_k", f"{k} of {a.ne[0]}")
     s = argsort(a)
     return view(s, (k, *s.ne[1:]), s.nb)
 
 
 def top_k(a: Tensor, k: int) -> Tensor:
     """The numbers of the ``k`` largest elements a row, i32 (``ggml_top_k``)."""
-    _check(a.ne[0] >= k, "top_k", f"{k} of {a.ne[0]}")
+    if not (a.ne[0] >= k):
+        _fail("top_k", f"{k} of {a.ne[0]}")
     return _result("TOP_K", I32, (k, *a.ne[1:]), [a])
 
 
 def flash_attn_ext(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None, n_kv_max: int) -> Tensor:
     """Attention in one op: ne = (head size, heads, tokens, streams) (``ggml_flash_attn_ext``)."""
-    _check(k.ne[0] == q.ne[0] and q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0, "flash_attn_ext", "q by k")
-    _check(q.ne[3] == k.ne[3] == v.ne[3], "flash_attn_ext", "streams differ")
+    if not (k.ne[0] == q.ne[0] and q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0):
+        _fail("flash_attn_ext", "q by k")
+    if not (q.ne[3] == k.ne[3] == v.ne[3]):
+        _fail("flash_attn_ext", "streams differ")
     src = [q, k, v]
     if mask is not None:
-        _check(mask.type is F16 and mask.is_contiguous, "flash_attn_ext", "mask type or gaps")
-        _check(q.ne[2] % mask.ne[2] == 0 and q.ne[3] % mask.ne[3] == 0, "flash_attn_ext", "mask shape")
+        if not (mask.type is F16 and mask.is_contiguous):
+            _fail("flash_attn_ext", "mask type or gaps")
+        if not (q.ne[2] % mask.ne[2] == 0 and q.ne[3] % mask.ne[3] == 0):
+            _fail("flash_attn_ext", "mask shape")
         src.append(mask)
     if sinks is not None:
-        _check(q.ne[2] == sinks.ne[0] and sinks.type is F32, "flash_attn_ext", "sinks")
+        if not (q.ne[2] == sinks.ne[0] and sinks.type is F32):
+            _fail("flash_attn_ext", "sinks")
         src.append(sinks)
     params: Params = {
         "mask": mask is not None,
@@ -313,24 +347,28 @@ def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Te
     ok = q.type is F32 and weights.type is F32 and mask.type is F16 and q.ne[0] == k.ne[0] and mask.ne[0] == k.ne[2]
     ok = ok and q.ne[1] == weights.ne[0] and k.ne[1] == 1 and mask.ne[1] == q.ne[2] == weights.ne[1]
     ok = ok and q.ne[3] == k.ne[3] == weights.ne[3] and weights.ne[3] % mask.ne[3] == 0
-    _check(ok, "lightning_indexer", "shapes or types")
+    if not ok:
+        _fail("lightning_indexer", "shapes or types")
     return _result("LIGHTNING_INDEXER", F32, (k.ne[2], q.ne[2], 1, q.ne[3]), [q, k, weights, mask])
 
 
 def dsv4_hc_comb(mixes: Tensor, scale: Tensor, base: Tensor, hc: int) -> Tensor:
     """Mixing matrices of the hyper-connections: ne = (hc, hc, tokens) (``ggml_dsv4_hc_comb``)."""
-    _check(hc == 4 and mixes.ne[0] == (2 + hc) * hc == base.ne[0] and scale.ne[0] >= 3, "dsv4_hc_comb", "shapes")
+    if not (hc == 4 and mixes.ne[0] == (2 + hc) * hc == base.ne[0] and scale.ne[0] >= 3):
+        _fail("dsv4_hc_comb", "shapes")
     return _result("DSV4_HC_COMB", F32, (hc, hc, mixes.ne[1], 1), [mixes, scale, base])
 
 
 def dsv4_hc_pre(x: Tensor, weights: Tensor) -> Tensor:
     """Streams summed with weights: ne = (n_embd, tokens) (``ggml_dsv4_hc_pre``)."""
-    _check(weights.ne[0] == x.ne[1] and weights.ne[1] == x.ne[2], "dsv4_hc_pre", "shapes")
+    if not (weights.ne[0] == x.ne[1] and weights.ne[1] == x.ne[2]):
+        _fail("dsv4_hc_pre", "shapes")
     return _result("DSV4_HC_PRE", F32, (x.ne[0], x.ne[2], 1, 1), [x, weights])
 
 
 def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """Streams after a block: ne = (n_embd, hc, tokens) (``ggml_dsv4_hc_post``)."""
     hc = residual.ne[1]
-    _check(residual.ne[0] == x.ne[0] and residual.ne[2] == x.ne[1] and post.ne[0] == hc, "dsv4_hc_post", "shapes")
+    if not (residual.ne[0] == x.ne[0] and residual.ne[2] == x.ne[1] and post.ne[0] == hc):
+        _fail("dsv4_hc_post", "shapes")
     return _result("DSV4_HC_POST", F32, (x.ne[0], hc, x.ne[1], 1), [x, residual, post, comb])

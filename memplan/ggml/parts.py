@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from memplan.ggml.backend import BufferType
+from memplan.ggml.backend import Buffer, BufferType
 from memplan.ggml.gallocr import INPLACE_OPS
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import FLAG_INPUT, VIEW_OPS, Tensor
@@ -32,7 +32,7 @@ class Part:
         srcs: each node's sources.  bases: what each node is a view of.  takes: which sources' places a node may
             take.
         out: the tensor it hands on.  ids: numbers by tensor.
-        number: the same for parts of equal structure, once it is asked for.
+        number: the same for parts of equal structure, once it is asked for.  loaded: the buffers its leafs have now.
         fused: fused op and its node.  pinned: nodes that llama.cpp pins to their layer's device.  on_host: to the CPU.
     """
 
@@ -53,6 +53,7 @@ class Part:
     pinned: list[int]
     on_host: list[int]
     number: int = -1
+    loaded: tuple[Buffer | None, ...] | None = None
     _sizes: dict[BufferType, dict[int, int]] = field(default_factory=dict)
 
     def signature(self) -> tuple[object, ...]:

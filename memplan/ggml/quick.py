@@ -47,15 +47,18 @@ class QuickPlanner:
 
     def schedule(self, graph: GraphParts, layer_home: Sequence[int], pin_nodes: bool, pin_host: bool) -> Schedule:
         """Homes and splits; pins are llama.cpp's assignments while it builds the graph."""
-        homes = [layer_home[il] if il >= 0 else -1 for il in graph.layers]
-        return self.quick.schedule(graph.parts, graph.buffers, homes, pin_nodes=pin_nodes, pin_host=pin_host)
+        homes = [layer_home[il] if il >= 0 and pin_nodes else -1 for il in graph.layers]
+        return self.quick.schedule(graph.parts, graph.buffers, homes, pin_host)
 
     def sizes(self, graph: GraphParts, schedule: Schedule) -> list[int]:
         """Bytes of each backend's compute buffer."""
         topology = topology_of(graph)
         deps = self.deps.find(schedule)
+        first: dict[Part, int] = {}
+        like = tuple([first.setdefault(part, at) for at, part in enumerate(graph.parts)])
         key = (
             id(topology),
+            like,
             self.sched.n_copies,
             tuple([p.final for p in schedule.placed]),
             tuple([(s.backend, s.start, tuple(s.inputs)) for s in schedule.splits]),
@@ -65,8 +68,8 @@ class QuickPlanner:
         if steps is None:
             if len(_steps) >= KEPT:
                 del _steps[next(iter(_steps))]
-            steps = _steps[key] = StepFinder(topology, schedule, self.sched.n_copies, deps).find()
-        return replay(steps, topology, graph.parts, graph.inputs, self.sched.bufts)
+            steps = _steps[key] = StepFinder(topology, schedule, self.sched.n_copies, deps, like).find()
+        return replay(steps, graph.parts, graph.inputs, self.sched.bufts)
 
 
 KEPT = 16

@@ -8,19 +8,24 @@ time.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memplan.ggml.backend import BufferType
+from memplan.ggml.backend import UNLIMITED, BufferType
 from memplan.ggml.parts import Part
 from memplan.ggml.quick_sched import Place, Schedule
-from memplan.ggml.tallocr import DynTallocr
+from memplan.ggml.tallocr import MAX_FREE_BLOCKS, Address, DynTallocr, OutOfFreeBlocksError
 from memplan.ggml.tensor import Tensor
 from memplan.ggml.topology import Topology
 
 ALLOC, FREE, TAKE = 0, 1, 2
 Step = tuple[int, int, int]
-"""(ALLOC, tensor, backend), (FREE, tensor, 0) or (TAKE, tensor, the tensor whose place it takes)."""
+"""(ALLOC, tensor, slot), (FREE, tensor, 0) or (TAKE, tensor, the tensor whose place it takes)."""
+
+Slot = tuple[int, int, int, bool]
+"""What gets a place: the position of its part (-1: an input of the graph), its number there, its backend, and whether
+it is only a copy. Tensors of like layers share a slot, and so a size."""
 
 Deps = dict[Place, list[Place | tuple[Place, int]]]
 """What must outlive a node: tensors, or copies as (tensor, backend)."""
@@ -28,18 +33,21 @@ Deps = dict[Place, list[Place | tuple[Place, int]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """A graph's allocation. Ids past the topology's are copies; ``copies`` gives each one's source, by place."""
+    """A graph's allocation: what is done, ``homes``: each tensor's backend, ``slots``: each tensor's slot."""
 
     steps: list[Step]
-    copies: list[Place]
-    n_ids: int
+    slots: list[Slot]
+    slot_of: list[int]
+    homes: list[int]
 
 
 class StepFinder:
     """Walks a scheduled graph once, counting who still needs what (``ggml_gallocr_alloc_graph_impl``)."""
 
-    def __init__(self, topology: Topology, schedule: Schedule, n_copies: int, deps: Deps) -> None:
+    def __init__(self, topology: Topology, schedule: Schedule, n_copies: int, deps: Deps, like: Sequence[int]) -> None:
+        """``like`` gives, for each position, the first position of the same part."""
         self.topology = topology
+        self.like = like
         self.schedule = schedule
         self.n_copies = n_copies
         self.deps = deps
@@ -48,6 +56,9 @@ class StepFinder:
         self.owned = [False] * len(self.children)
         self.kept = [False] * len(self.children)
         self.steps: list[Step] = []
+        self.homes = [-1] * len(self.children)
+        self.slot_of = [-1] * len(self.children)
+        self.slots: dict[Slot, int] = {}
         self.copies: list[Place] = []
         self.copy_ids: dict[tuple[int, int], int] = {}
 
@@ -74,7 +85,7 @@ class StepFinder:
                 if not self.owned[copy]:
                     self._place(copy, split.backend)
             self._walk(topology.order[starts[n] : starts[n + 1]], srcs, homes, keep)
-        return Steps(self.steps, self.copies, len(self.children))
+        return Steps(self.steps, list(self.slots), self.slot_of, self.homes)
 
     def _walk(
         self,
@@ -86,6 +97,7 @@ class StepFinder:
         owns, takes, owned = self.topology.owns, self.topology.takes, self.owned
         children, views = self.children, self.views
         kept, base, steps, release = self.kept, self.topology.base, self.steps, self._release
+        slot_of, home_of = self.slot_of, self.homes
         for i in nodes:
             if owns[i] and not owned[i]:
                 owned[i] = True
@@ -94,9 +106,11 @@ class StepFinder:
                     if owned[p] and children[p] == 1 and views[p] == 0 and not kept[p]:
                         owned[p] = False
                         steps.append((TAKE, i, p))
+                        home = home_of[i] = home_of[p]
+                        slot_of[i] = self._slot(i, home)
                         break
                 else:
-                    steps.append((ALLOC, i, homes[i]))
+                    self._place(i, homes[i])
             for s in srcs[i]:
                 n = children[s] - 1
                 children[s] = n
@@ -132,7 +146,16 @@ class StepFinder:
 
     def _place(self, i: int, home: int) -> None:
         self.owned[i] = True
-        self.steps.append((ALLOC, i, home))
+        self.homes[i] = home
+        self.slot_of[i] = slot = self._slot(i, home)
+        self.steps.append((ALLOC, i, slot))
+
+    def _slot(self, i: int, home: int) -> int:
+        where = self.topology.where
+        is_copy = i >= len(where)
+        at, r = self.copies[i - len(where)] if is_copy else where[i]
+        slot = (self.like[at] if at >= 0 else at, r, home, is_copy)
+        return self.slots.setdefault(slot, len(self.slots))
 
     def _id(self, place: Place) -> int:
         at, i = place
@@ -148,6 +171,8 @@ class StepFinder:
         self.children.append(0)
         self.views.append(0)
         self.owned.append(False)
+        self.homes.append(-1)
+        self.slot_of.append(-1)
         self.kept.append(self.n_copies > 1)
         return i
 
@@ -203,47 +228,96 @@ class StepFinder:
 
 
 def replay(
-    steps: Steps, topology: Topology, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]
+    steps: Steps, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]
 ) -> list[int]:
-    """Bytes of each backend's buffer when these steps are done with the parts' sizes."""
-    tallocs: list[DynTallocr] = []
-    for i, buft in enumerate(bufts):
-        shared = bufts.index(buft)
-        tallocs.append(tallocs[shared] if shared < i else DynTallocr(buft.max_size))
-    where = topology.where
-    n = len(where)
-    size_of = [0] * steps.n_ids
-    place: list[tuple[int, int]] = [(-1, -1)] * steps.n_ids
-    home = [-1] * steps.n_ids
+    """Bytes of each backend's buffer when these steps are done with the sizes of these parts."""
+    sizes = [_size(slot, parts, inputs, bufts) for slot in steps.slots]
+    shared = [bufts.index(buft) for buft in bufts]
+    if all(buft.max_size >= UNLIMITED for buft in bufts):
+        return _replay_whole(steps, sizes, shared)
+    tallocs = [DynTallocr(buft.max_size) for buft in bufts]
+    place: list[Address] = [(-1, -1)] * len(steps.homes)
+    size_of, homes = _by_tensor(steps, sizes), [shared[h] for h in steps.homes]
     for kind, i, x in steps.steps:
+        talloc = tallocs[homes[i]]
         if kind == ALLOC:
-            if i < n:
-                at, r = where[i]
-                size = parts[at].size(r, bufts[x]) if at >= 0 else _padded(inputs[r], bufts[x])
-            else:
-                size = _copy_size(steps.copies[i - n], parts, inputs, bufts[x])
-            size_of[i] = size
-            home[i] = x
-            place[i] = tallocs[x].alloc(size)
+            place[i] = talloc.alloc(size_of[i])
         elif kind == FREE:
-            tallocs[home[i]].free(place[i], size_of[i])
+            talloc.free(place[i], size_of[i])
         else:
-            h = home[i] = home[x]
             chunk, offset = place[i] = place[x]
-            at, r = where[i]
-            size = size_of[i] = parts[at].size(r, bufts[h])
-            if size_of[x] > size:
-                tallocs[h].free((chunk, offset + size), size_of[x] - size)
-    return [talloc.total for talloc in tallocs]
+            if size_of[x] > size_of[i]:
+                talloc.free((chunk, offset + size_of[i]), size_of[x] - size_of[i])
+    return [tallocs[h].total for h in shared]
 
 
-def _padded(t: Tensor, buft: BufferType) -> int:
+def _replay_whole(steps: Steps, sizes: list[int], shared: list[int]) -> list[int]:
+    """As ``DynTallocr`` does it where buffers may be of any size, so that there is one chunk: holes and an open end."""
+    size_of, homes = _by_tensor(steps, sizes), [shared[h] for h in steps.homes]
+    hole_at: list[list[int]] = [[0] for _ in shared]
+    hole_size: list[list[int]] = [[UNLIMITED] for _ in shared]
+    highest = [0] * len(shared)
+    offset_of = [0] * len(homes)
+    for kind, i, x in steps.steps:
+        home = homes[i]
+        at, left = hole_at[home], hole_size[home]
+        if kind == ALLOC:
+            size = size_of[i]
+            last = len(left) - 1
+            best = last
+            tightest = UNLIMITED
+            for k in range(last):
+                s = left[k]
+                if size <= s <= tightest:
+                    best, tightest = k, s
+            offset = offset_of[i] = at[best]
+            end = offset + size
+            rest = left[best] - size
+            if rest:
+                at[best] = end
+                left[best] = rest
+            else:
+                del at[best], left[best]
+            if end > highest[home]:
+                highest[home] = end
+            continue
+        if kind == FREE:
+            start, size = offset_of[i], size_of[i]
+        else:
+            offset_of[i] = offset_of[x]
+            size = size_of[x] - size_of[i]
+            if size == 0:
+                continue
+            start = offset_of[i] + size_of[i]
+        k = bisect_left(at, start)
+        joins = k > 0 and at[k - 1] + left[k - 1] == start
+        if k < len(at) and at[k] == start + size:
+            if joins:
+                left[k - 1] += size + left[k]
+                del at[k], left[k]
+            else:
+                at[k] = start
+                left[k] += size
+        elif joins:
+            left[k - 1] += size
+        else:
+            if len(at) >= MAX_FREE_BLOCKS:
+                raise OutOfFreeBlocksError("out of free blocks")
+            at.insert(k, start)
+            left.insert(k, size)
+    return [highest[h] for h in shared]
+
+
+def _by_tensor(steps: Steps, sizes: list[int]) -> list[int]:
+    return [sizes[slot] if slot >= 0 else 0 for slot in steps.slot_of]
+
+
+def _size(slot: Slot, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]) -> int:
+    """Bytes of what stands in a slot; a copy has its source's layout but no op (``ggml_dup_tensor_layout``)."""
+    at, r, home, is_copy = slot
+    buft = bufts[home]
+    if at >= 0 and not is_copy:
+        return parts[at].size(r, buft)
+    t = parts[at].tensor(r) if at >= 0 else inputs[r]
     mask = buft.alignment - 1
-    return (buft.alloc_size(t) + mask) & ~mask
-
-
-def _copy_size(source: Place, parts: Sequence[Part], inputs: Sequence[Tensor], buft: BufferType) -> int:
-    """A copy has its source's layout but no op of its own (``ggml_dup_tensor_layout``)."""
-    at, i = source
-    t = parts[at].tensor(i) if at >= 0 else inputs[i]
-    return _padded(Tensor("NONE", t.type, t.ne, t.nb, []), buft)
+    return (buft.alloc_size(Tensor("NONE", t.type, t.ne, t.nb, [])) + mask) & ~mask

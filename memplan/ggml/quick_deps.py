@@ -36,7 +36,7 @@ class DepFinder:
             if self.asks[run[2]]:
                 p = schedule.placed[at]
                 own = tuple([c for c in copies.get(at, ()) if run[0] <= c[0] < run[1]])
-                key = (p.part, p.buffers, run, own)
+                key = (p.part, p.case.buffers, run, own)
                 found = self._known.get(key)
                 if found is None:
                     found = self._known[key] = self._ask(p.part, run, own)

@@ -20,19 +20,26 @@ Homes = tuple[int, ...]
 Place = tuple[int, int]
 """A tensor: the part's position and the number in it; inputs of the graph are (-1, number)."""
 
-PRE, TAIL, BODY = 0, 1, 2
+PRE, BODY, TAIL = 0, 1, 2
+"""A part's stretches: before it reads its input, the rest of its body, and what is only computed for a later part."""
 
 
 @dataclass(slots=True, eq=False)
 class Placed:
-    """A part in its place in the graph: where its leafs lie, and (in the end) the backend of each of its tensors."""
+    """A part in its place in the graph; ``state`` numbers the homes of its tensors among its case's."""
 
-    part: Part
-    buffers: Buffers
-    pin_home: int
     case: Case
-    homes: list[int]
-    final: Homes = ()
+    state: int
+
+    @property
+    def part(self) -> Part:
+        """What stands here."""
+        return self.case.part
+
+    @property
+    def final(self) -> Homes:
+        """The backend of each of the part's tensors."""
+        return self.case.states[self.state]
 
 
 @dataclass(slots=True)
@@ -56,50 +63,103 @@ class Schedule:
 
 
 class Case:
-    """What is known of one part with its leafs in given buffers."""
+    """What is known of one part with its leafs in given buffers.
 
-    __slots__ = ("bufs", "crossings", "finals", "part", "sched", "starts", "supported")
+    ``states`` numbers the homes that its tensors were seen to have, so that passes can be remembered by number.
+    """
+
+    __slots__ = (
+        "_numbers",
+        "_starts",
+        "_supported",
+        "buffers",
+        "computed",
+        "crossings",
+        "expanded",
+        "finals",
+        "part",
+        "sched",
+        "states",
+    )
 
     def __init__(self, part: Part, buffers: Buffers, sched: Sched) -> None:
         self.part = part
-        self.bufs = buffers
+        self.buffers = buffers
         self.sched = sched
-        self.supported: dict[tuple[int, int], bool] = {}
-        self.starts: dict[tuple[int, bool, bool], list[int]] = {}
-        self.finals: dict[tuple[Homes, int], Homes] = {}
-        self.crossings: dict[tuple[Homes, int], tuple[list[Crossing], ...]] = {}
+        self.states: list[Homes] = []
+        self.expanded: dict[tuple[int, int, int, int, bool], tuple[int, int]] = {}
+        self.finals: dict[tuple[int, int], int] = {}
+        self.crossings: dict[tuple[int, int], tuple[list[Crossing], ...]] = {}
+        computed = [i for i, t in enumerate(part.nodes) if t.op not in VIEW_OPS]
+        self.computed = (
+            [i for i in computed if i < part.n_pre],
+            [i for i in computed if part.n_pre <= i < part.n_body],
+            [i for i in computed if i >= part.n_body],
+        )
+        self._numbers: dict[Homes, int] = {}
+        self._supported: dict[tuple[int, int], bool] = {}
+        self._starts: dict[tuple[int, bool], int] = {}
 
     def load(self) -> None:
         """Put the part's leafs where this case has them."""
-        for leaf, buffer in zip(self.part.leafs, self.bufs, strict=True):
-            leaf.buffer = buffer
+        part = self.part
+        if part.loaded is not self.buffers:
+            for leaf, buffer in zip(part.leafs, self.buffers, strict=True):
+                leaf.buffer = buffer
+            part.loaded = self.buffers
+
+    def number(self, homes: Homes) -> int:
+        """The number of these homes."""
+        n = self._numbers.get(homes)
+        if n is None:
+            n = self._numbers[homes] = len(self.states)
+            self.states.append(homes)
+        return n
 
     def supports(self, i: int, backend: int) -> bool:
         """Whether ``backend`` computes node ``i``."""
         key = (i, backend)
-        known = self.supported.get(key)
+        known = self._supported.get(key)
         if known is None:
             self.load()
-            known = self.supported[key] = self.sched.backends[backend].supports_op(self.part.nodes[i])
+            known = self._supported[key] = self.sched.backends[backend].supports_op(self.part.nodes[i])
         return known
 
-    def located(self, pin_home: int, pin_nodes: bool, pin_host: bool) -> list[int]:
-        """Pass 1: homes by location, weights and pins, -1 for the rest."""
-        key = (pin_home if pin_nodes else -1, pin_nodes, pin_host)
-        known = self.starts.get(key)
+    def start(self, pin_home: int, pin_host: bool) -> int:
+        """Pass 1: homes by location, weights and pins, -1 for the rest; ``pin_home`` -1 pins no nodes."""
+        key = (pin_home, pin_host)
+        known = self._starts.get(key)
         if known is None:
             part, sched = self.part, self.sched
             self.load()
-            cpu = len(sched.backends) - 1
             pins: dict[int, int] = {}
-            if pin_nodes:
+            if pin_home >= 0:
                 pins = {i: pin_home for i in part.pinned if self.supports(i, pin_home)}
             if pin_host:
-                pins.update(dict.fromkeys(part.on_host, cpu))
-            known = [pins[i] if i in pins else sched.from_location(t) for i, t in enumerate(part.nodes)]
-            known += [sched.from_location(t) for t in part.leafs]
-            self.starts[key] = known
-        return known.copy()
+                pins.update(dict.fromkeys(part.on_host, len(sched.backends) - 1))
+            homes = [pins[i] if i in pins else sched.from_location(t) for i, t in enumerate(part.nodes)]
+            homes += [sched.from_location(t) for t in part.leafs]
+            known = self._starts[key] = self.number(tuple(homes))
+        return known
+
+    def expand(self, state: int, stretch: int, current: int, skip: int, backwards: bool) -> tuple[int, int]:
+        """Pass 2 over one stretch, one way: unassigned nodes follow the node before, but never the backend ``skip``.
+
+        Gives the new state and the backend that goes on.
+        """
+        key = (state, stretch, current, skip, backwards)
+        known = self.expanded.get(key)
+        if known is None:
+            homes = list(self.states[state])
+            nodes = self.computed[stretch]
+            for i in reversed(nodes) if backwards else nodes:
+                home = homes[i]
+                if home >= 0:
+                    current = -1 if home == skip else home
+                elif current >= 0 and self.supports(i, current):
+                    homes[i] = current
+            known = self.expanded[key] = (self.number(tuple(homes)), current)
+        return known
 
 
 @dataclass(slots=True)
@@ -123,31 +183,29 @@ class QuickSched:
     def __init__(self, sched: Sched) -> None:
         self.sched = sched
         self._cases: dict[tuple[Part, Buffers], Case] = {}
-        self._computed: dict[Part, tuple[list[int], list[int], list[int]]] = {}
 
     def schedule(
-        self,
-        parts: Sequence[Part],
-        buffers: Sequence[Buffers],
-        pin_homes: Sequence[int],
-        *,
-        pin_nodes: bool,
-        pin_host: bool,
+        self, parts: Sequence[Part], buffers: Sequence[Buffers], pin_homes: Sequence[int], pin_host: bool
     ) -> Schedule:
-        """Assign and split; ``pin_homes`` is each part's device, -1 for parts that are no layer."""
+        """Assign and split; ``pin_homes`` is the device that each part's pinned nodes are assigned to, -1 for none."""
         placed = []
         for part, bufs, pin_home in zip(parts, buffers, pin_homes, strict=True):
             case = self._case(part, bufs)
-            homes = case.located(pin_home, pin_nodes and pin_home >= 0, pin_host)
-            placed.append(Placed(part, bufs, pin_home, case, homes))
+            placed.append(Placed(case, case.start(pin_home, pin_host)))
         stretches = self._stretches(placed)
-        backwards = [(p, list(reversed(nodes))) for p, nodes in reversed(stretches)]
-        cpu = len(self.sched.backends) - 1
-        for skip in (cpu, -1):
-            self._expand(stretches, skip)
-            self._expand(backwards, skip)
-        for at, p in enumerate(placed):
-            self._finish(p, placed[at - 1] if at else None)
+        for skip in (len(self.sched.backends) - 1, -1):
+            for backwards in (False, True):
+                current = -1
+                for p, stretch in reversed(stretches) if backwards else stretches:
+                    p.state, current = p.case.expand(p.state, stretch, current, skip, backwards)
+        given = -1
+        for p in placed:
+            key = (p.state, given)
+            final = p.case.finals.get(key)
+            if final is None:
+                final = p.case.finals[key] = self._settle(p, given)
+            p.state = final
+            given = p.final[p.part.out]
         return self._split(placed)
 
     def _case(self, part: Part, buffers: Buffers) -> Case:
@@ -156,56 +214,21 @@ class QuickSched:
             case = self._cases[part, buffers] = Case(part, buffers, self.sched)
         return case
 
-    def _nodes(self, part: Part) -> tuple[list[int], list[int], list[int]]:
-        """Computed nodes: before the input, of the body, of the tail."""
-        known = self._computed.get(part)
-        if known is None:
-            computed = [i for i, t in enumerate(part.nodes) if t.op not in VIEW_OPS]
-            known = self._computed[part] = (
-                [i for i in computed if i < part.n_pre],
-                [i for i in computed if part.n_pre <= i < part.n_body],
-                [i for i in computed if i >= part.n_body],
-            )
-        return known
-
-    def _stretches(self, placed: list[Placed]) -> list[tuple[Placed, list[int]]]:
-        out = []
-        for at, p in enumerate(placed):
-            pre, body, _ = self._nodes(p.part)
-            out.append((p, pre))
-            if at:
-                before = placed[at - 1]
-                out.append((before, self._nodes(before.part)[2]))
-            out.append((p, body))
-        return out
-
     @staticmethod
-    def _expand(stretches: list[tuple[Placed, list[int]]], skip: int) -> None:
-        """Pass 2 in one direction: unassigned nodes follow the node before, but never the backend ``skip``."""
-        current = -1
-        for p, nodes in stretches:
-            homes, supports = p.homes, p.case.supports
-            for i in nodes:
-                home = homes[i]
-                if home >= 0:
-                    current = -1 if home == skip else home
-                elif current >= 0 and supports(i, current):
-                    homes[i] = current
+    def _stretches(placed: list[Placed]) -> list[tuple[Placed, int]]:
+        """The order of the whole graph: what lies before a part's input, the tail of the part before, the body."""
+        out: list[tuple[Placed, int]] = []
+        for at, p in enumerate(placed):
+            out.append((p, PRE))
+            if at:
+                out.append((placed[at - 1], TAIL))
+            out.append((p, BODY))
+        return [(p, stretch) for p, stretch in out if p.case.computed[stretch]]
 
-    def _finish(self, p: Placed, before: Placed | None) -> None:
-        """Passes 3 and 4: the best backend for what is left, then views and leafs."""
-        given = -1
-        if before is not None:
-            # the part before is finished up to here; what it hands on is a computed node
-            given = before.final[before.part.out]
-        key = (tuple(p.homes), given)
-        final = p.case.finals.get(key)
-        if final is None:
-            final = p.case.finals[key] = self._settle(p, given)
-        p.final = final
-
-    def _settle(self, p: Placed, given: int) -> Homes:
-        part, homes, sched = p.part, p.homes, self.sched
+    def _settle(self, p: Placed, given: int) -> int:
+        """Passes 3 and 4: the best backend for what is left, then views and leafs; ``given`` is the input's home."""
+        part, sched = p.part, self.sched
+        homes = list(p.final)
         p.case.load()
         cpu = len(sched.backends) - 1
 
@@ -243,15 +266,15 @@ class QuickSched:
                 homes[i] = next((b for b in range(len(sched.backends)) if p.case.supports(i, b)), -1)
             if homes[i] < 0:
                 raise SchedAbortError("GGML_ASSERT(*cur_backend_id != -1) failed")
-        return tuple(homes)
+        return p.case.number(tuple(homes))
 
     def _crossings(self, p: Placed, given: int) -> tuple[list[Crossing], ...]:
         """Where pass 5 may act: each stretch's first computed node, changes of home, sources that lie elsewhere."""
-        key = (p.final, given)
+        key = (p.state, given)
         known = p.case.crossings.get(key)
         if known is None:
             p.case.load()
-            known = p.case.crossings[key] = tuple(self._find(p, nodes, given) for nodes in self._nodes(p.part))
+            known = p.case.crossings[key] = tuple(self._find(p, nodes, given) for nodes in p.case.computed)
         return known
 
     def _find(self, p: Placed, nodes: list[int], given: int) -> list[Crossing]:
@@ -303,10 +326,10 @@ class QuickSched:
             for at, p in enumerate(placed)
         ]
         for at in range(len(placed)):
-            stretches.append((at, crossings[at][0]))
+            stretches.append((at, crossings[at][PRE]))
             if at:
-                stretches.append((at - 1, crossings[at - 1][2]))
-            stretches.append((at, crossings[at][1]))
+                stretches.append((at - 1, crossings[at - 1][TAIL]))
+            stretches.append((at, crossings[at][BODY]))
         for at, found in stretches:
             for c in found:
                 full = limit is not None and len(split.inputs) >= limit

@@ -43,6 +43,13 @@ class Tensor:
             is (backend, chunk, offset).
     """
 
+    # set by the allocator alone, so not on every new tensor
+    owned: bool
+    n_children: int
+    n_views: int
+    size: int
+    place: tuple[int, int, int]
+
     __slots__ = (
         "backend",
         "buffer",
@@ -92,11 +99,6 @@ class Tensor:
         self.buffer: Buffer | None = None
         self.backend = -1
         self.uses = -1
-        self.owned = False
-        self.n_children = 0
-        self.n_views = 0
-        self.size = 0
-        self.place: tuple[int, int, int] = (-1, -1, -1)
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.name!r} {self.type.name} {list(self.ne)}>"
@@ -126,7 +128,7 @@ class Tensor:
     @property
     def is_contiguous(self) -> bool:
         """No gaps and no permutation (``ggml_is_contiguous``)."""
-        return contiguous_above(self, 0)
+        return self.nb == packed_strides(self.type, self.ne) or contiguous_above(self, 0)
 
     @property
     def is_contiguous_rows(self) -> bool:
