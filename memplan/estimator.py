@@ -91,7 +91,7 @@ def load_model(header: Header, flags: Flags) -> Model:
 
 
 class Question:
-    """One estimate in the making."""
+    """One estimate in the making; ``made`` is what its answer was made from, once there is one."""
 
     def __init__(
         self, model: Model, flags: Flags, rig: Rig, release: Release, without_ops: tuple[str, ...], plain: bool = False
@@ -103,6 +103,7 @@ class Question:
         self.without_ops = without_ops
         self.plain = plain
         self.machine = self._machine()
+        self.made: tuple[Placement, Memory, Context] | None = None
 
     def answer(self) -> Estimate:
         """The estimate, or a refusal in its place."""
@@ -134,7 +135,9 @@ class Question:
             return self._refusal(refusal)
         params = ContextParams.of(flags, hp)
         memory = create_memory(hp, flags, params, placement)
-        reserved = self._context(params, placement, memory).reserve()
+        context = self._context(params, placement, memory)
+        reserved = context.reserve()
+        self.made = placement, memory, context
         if not reserved.fused.flash_attn and BY_NAME[flags.type_v].is_quantized:
             return self._refusal(
                 Refusal(

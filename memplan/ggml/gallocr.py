@@ -5,6 +5,8 @@ Follows ``ggml_gallocr_*`` (ggml/src/ggml-alloc.c, v0.5.0).
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from memplan.ggml.backend import BufferType
 from memplan.ggml.tallocr import DynTallocr
 from memplan.ggml.tensor import FLAG_INPUT, FLAG_OUTPUT, Tensor
@@ -19,11 +21,31 @@ INPLACE_OPS = frozenset(
 """Ops whose result may take over a source's place (``ggml_op_can_inplace``)."""
 
 
-class Gallocr:
-    """Replays one reservation; ``bufts`` is the buffer type of each backend, equal ones sharing one space."""
+class Observer(Protocol):
+    """Follows a reservation as it happens. A tensor's ``place`` and ``size`` say what it holds."""
 
-    def __init__(self, bufts: list[BufferType]) -> None:
+    def step(self, node: Tensor) -> None:
+        """``node`` is next to be computed, copied to or, if it is a NONE of other tensors, to keep them."""
+
+    def allocated(self, t: Tensor) -> None:
+        """``t`` got a place of its own."""
+
+    def taken_over(self, t: Tensor, parent: Tensor) -> None:
+        """``t`` got the place of ``parent``, or as much of it as it needs; the rest is free."""
+
+    def freed(self, t: Tensor) -> None:
+        """``t`` gave its place back."""
+
+
+class Gallocr:
+    """Replays one reservation; ``bufts`` is the buffer type of each backend, equal ones sharing one space.
+
+    ``observer`` is told of every place that is given, taken over and given back.
+    """
+
+    def __init__(self, bufts: list[BufferType], observer: Observer | None = None) -> None:
         self.bufts = bufts
+        self.observer = observer
         self.tallocs: list[DynTallocr] = []
         for i, buft in enumerate(bufts):
             shared = bufts.index(buft)
@@ -56,7 +78,10 @@ class Gallocr:
                 src.n_children += 1
                 if src.flags & FLAG_INPUT:
                     allocate(src, home)
+        observer = self.observer
         for node, home in zip(nodes, node_homes, strict=True):
+            if observer is not None:
+                observer.step(node)
             for src in node.src:
                 allocate(src, home)
             allocate(node, home)
@@ -99,6 +124,8 @@ class Gallocr:
                     return
         t.size = size = self._size(t, home)
         t.place = (home, *self.tallocs[home].alloc(size))
+        if self.observer is not None:
+            self.observer.allocated(t)
 
     def _take_over(self, t: Tensor, parent: Tensor) -> None:
         """Give ``t`` the place of ``parent``, and back what ``t`` does not need of it."""
@@ -106,6 +133,8 @@ class Gallocr:
         t.size = self._size(t, home)
         if parent.size > t.size:
             self.tallocs[home].free((chunk, offset + t.size), parent.size - t.size)
+        if self.observer is not None:
+            self.observer.taken_over(t, parent)
 
     def _free(self, t: Tensor) -> None:
         if t.flags & FLAG_OUTPUT:
@@ -113,6 +142,8 @@ class Gallocr:
         home, chunk, offset = t.place
         self.tallocs[home].free((chunk, offset), t.size)
         t.owned = False
+        if self.observer is not None:
+            self.observer.freed(t)
 
     def _size(self, t: Tensor, home: int) -> int:
         buft = self.bufts[home]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from memplan.ggml.backend import Backend, Buffer, BufferType
-from memplan.ggml.gallocr import Gallocr
+from memplan.ggml.gallocr import Gallocr, Observer
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import FLAG_INPUT, FLAG_OUTPUT, VIEW_OPS, Tensor
 
@@ -60,10 +60,10 @@ class Sched:
         self._graph_inputs: list[Tensor] = []
         self.reads = [[b.supports_buft(t) for t in bufts] for b in backends]
 
-    def reserve_size(self, graph: Graph) -> list[int]:
+    def reserve_size(self, graph: Graph, observer: Observer | None = None) -> list[int]:
         """Bytes of each backend's compute buffer for ``graph`` (``ggml_backend_sched_reserve_size``).
 
-        Assignments made before are dropped, as llama.cpp's reset drops them.
+        Assignments made before are dropped, as llama.cpp's reset drops them. ``observer`` is the allocator's.
         """
         for t in graph.leafs:
             t.backend = -1
@@ -71,7 +71,7 @@ class Sched:
             t.backend = -1
         self.split_graph(graph)
         nodes, leafs, node_homes, leaf_homes = self._graph_copy(graph)
-        self.allocator = Gallocr(self.bufts)
+        self.allocator = Gallocr(self.bufts, observer)
         return self.allocator.reserve(nodes, leafs, node_homes, leaf_homes)
 
     def split_graph(self, graph: Graph) -> None:
@@ -254,6 +254,10 @@ class Sched:
             self._copies[key] = copies
             split.inputs.append(src)
         return copies[0]
+
+    def copies(self, src: Tensor, backend: int) -> list[Tensor]:
+        """What the last ``split_graph`` keeps of a split's input on ``backend``: one copy, or four."""
+        return self._copies[id(src), backend]
 
     @staticmethod
     def _duplicate(src: Tensor, name: str) -> Tensor:

@@ -62,6 +62,11 @@ class ContextParams:
         """Tokens of the worst-case prompt batch."""
         return min(self.n_ctx, self.n_ubatch)
 
+    @property
+    def prompt_batch(self) -> Batch:
+        """The batch of the prompt graph, whose buffers are reserved."""
+        return Batch.of(self.n_tokens, self.n_seq_max, min(self.n_tokens, self.n_outputs_max))
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -217,7 +222,7 @@ class Context:
             todo = todo[todo.index(failed) + 1 :]
             disabled.append(failed.said)
             self.fused = replace(self.fused, **{failed.field: False})
-        sizes, pp_nodes, pp_splits = prompt(Batch.of(p.n_tokens, n_seqs, min(p.n_tokens, p.n_outputs_max)))
+        sizes, pp_nodes, pp_splits = prompt(p.prompt_batch)
         return Reservation(
             bufts=self.devices.bufts,
             sizes=sizes,
