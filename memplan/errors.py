@@ -4,6 +4,7 @@
 
     MemplanError
     ├── SourceError                 a file that cannot be opened or read
+    │   └── RemoteError             one behind an address that cannot be fetched
     ├── HeaderError                 a GGUF header that is wrong
     │   ├── BadMagic
     │   ├── UnsupportedVersion
@@ -27,7 +28,10 @@
     ├── UnknownModel                neither a file nor a built-in model
     ├── FlagError                   a llama-server flag that is unknown or has a bad value
     ├── RigError                    a GPU or rig description that cannot be used
-    └── UnknownRelease              a llama.cpp release that is not modelled
+    ├── UnknownRelease              a llama.cpp release that is not modelled
+    ├── LogError                    a log in which llama.cpp loads no model
+    ├── ProgramError                a program that memplan was to run, or its answer
+    └── OutputError                 a file that cannot be written
 
 A message says what is wrong, where (file, byte, key, tensor or flag), and how to mend it, in one line. Catch a leaf, a
 family, or MemplanError. What llama.cpp itself would refuse is no exception: it is part of an estimate's answer.
@@ -42,6 +46,10 @@ class MemplanError(Exception):
 
 class SourceError(MemplanError):
     """A model file does not exist, is a folder, or cannot be read."""
+
+
+class RemoteError(SourceError):
+    """A model's address is wrong, its server refuses or cannot be reached, or what it sends cannot be used."""
 
 
 class HeaderError(MemplanError):
@@ -138,6 +146,18 @@ class RigError(MemplanError):
 
 class UnknownRelease(MemplanError):
     """A llama.cpp release or build is not modelled; the message lists the modelled ones."""
+
+
+class LogError(MemplanError):
+    """A log cannot be read, or llama.cpp loads no model in it."""
+
+
+class ProgramError(MemplanError):
+    """A llama.cpp program is not found, fails, or answers what is not understood."""
+
+
+class OutputError(MemplanError):
+    """A file cannot be written."""
 
 
 def shown(text: str, limit: int = 80) -> str:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from memplan.errors import BadMagic, SourceError, UnknownModel
+from memplan.errors import BadMagic, RemoteError, SourceError, UnknownModel
+from memplan.gguf.remote import Access
 from memplan.gguf.source import read_header
 from memplan.models.builtin import builtin_header
 from memplan.models.open import open_model
@@ -42,6 +43,9 @@ def test_neither(name: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["https://example.org/m.gguf", "HTTP://example.org/m.gguf", "hf:owner/repo/m.gguf"])
-def test_addresses_come_later(address: str) -> None:
-    with pytest.raises(SourceError, match="not supported in this version; download the file"):
-        open_model(address)
+def test_addresses_go_to_the_network_unless_it_is_not_allowed(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(RemoteError, match="not in memplan's cache"):
+        open_model(address, Access(offline=True))

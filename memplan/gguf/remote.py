@@ -1,0 +1,166 @@
+"""Headers of models behind addresses: range requests, all shards at once, and a cache.
+
+A header with a vocabulary of 130,000 tokens has 8 MiB, so the first request asks for 12 MiB and most models need no
+other; the other shards' headers have some 20 KiB each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from queue import SimpleQueue
+from typing import Final, TypeVar
+
+from memplan.errors import HeaderError, RemoteError
+from memplan.gguf import cache, hub
+from memplan.gguf.header import Header, parse_header
+from memplan.gguf.http import NotModified, Policy, RemoteFile, Unreachable, fetch
+from memplan.gguf.raw import RawHeader, read_raw, take_apart
+from memplan.gguf.source import merge_shards
+
+FIRST_WINDOW: Final = 12 << 20
+SHARD_WINDOW: Final = 64 << 10
+MAX_SHARDS: Final = 1024
+_AT_ONCE: Final = 8
+_MAX_PAGES: Final = 50
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the network may be used.
+
+    ``offline``: not at all, only what is in the cache.  ``cache``: keep what was read, and use it again.  ``progress``:
+    called with a name and the bytes received so far.  ``warn``: called with a line that a user should see.
+    """
+
+    offline: bool = False
+    cache: bool = True
+    policy: Policy = field(default_factory=Policy)
+    progress: Callable[[str, int], None] | None = None
+    warn: Callable[[str], None] | None = None
+
+
+def read_remote(model: str, access: Access | None = None) -> Header:
+    """The header of a model behind an address, its shards put together. ``model``: what ``hub.locate`` takes.
+
+    Raises RemoteError when it cannot be had, and what ``read_header`` raises for its contents.
+    """
+    raws = read_remote_raw(model, access)
+    return raws[0].header if len(raws) == 1 else merge_shards([raw.header for raw in raws])
+
+
+def read_remote_raw(model: str, access: Access | None = None) -> list[RawHeader]:
+    """The same, a RawHeader for each shard, in order."""
+    access = access or Access()
+    location = hub.locate(model)
+    address = location.address or location.file(hub.choose(location, _listing(location, access)))
+    given = _read(address, location.token, FIRST_WINDOW, access)
+    count = given.header.metadata.get("split.count", 1)
+    if not isinstance(count, int) or count < 2:
+        return [given]
+    if count > MAX_SHARDS:
+        raise RemoteError(f"{given.header.name}: says it is one of {count} shards; {MAX_SHARDS} are read at most")
+    addresses = hub.siblings(address, count)
+
+    def task(i: int) -> Callable[[], RawHeader]:
+        window = SHARD_WINDOW if i else FIRST_WINDOW
+        return lambda: given if addresses[i] == address else _read(addresses[i], location.token, window, access)
+
+    return in_parallel([task(i) for i in range(count)])
+
+
+def in_parallel(tasks: Sequence[Callable[[], _T]], at_once: int = _AT_ONCE) -> list[_T]:
+    """The results of all tasks, in order; the first exception ends it at once.
+
+    The threads are daemons, so nobody waits for a dead connection when the user has given up.
+    """
+    todo: SimpleQueue[int] = SimpleQueue()
+    done: SimpleQueue[tuple[int, _T | None, BaseException | None]] = SimpleQueue()
+    for i in range(len(tasks)):
+        todo.put(i)
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set() and not todo.empty():
+            try:
+                i = todo.get_nowait()
+            except Exception:  # another thread was faster
+                return
+            try:
+                done.put((i, tasks[i](), None))
+            except BaseException as error:
+                done.put((i, None, error))
+
+    for _ in range(min(at_once, len(tasks))):
+        threading.Thread(target=work, daemon=True).start()
+    results: dict[int, _T] = {}
+    try:
+        while len(results) < len(tasks):
+            i, result, error = done.get()
+            if error is not None:
+                raise error
+            results[i] = result  # type: ignore[assignment]
+    finally:
+        stop.set()
+    return [results[i] for i in range(len(tasks))]
+
+
+def _read(address: str, token: str, window: int, access: Access) -> RawHeader:
+    """The header of one file, from the cache or the network."""
+    file = RemoteFile(address, token=token, first=window, policy=access.policy, progress=access.progress)
+    entry = cache.load(address) if access.cache else None
+    kept = _parse(entry.data, file.name) if entry else None
+    if kept and entry and (access.offline or entry.age < cache.FRESH):
+        return kept
+    if access.offline:
+        raise RemoteError(f"{file.name}: not in memplan's cache; leave out --offline, or name a file on this machine")
+    if kept and entry:
+        file.known_etag = entry.etag
+    try:
+        with file:
+            raw = read_raw(file, file.name)
+    except NotModified:
+        if kept is None:
+            raise RemoteError(f"{file.name}: the server says that it has not changed, but it was never read") from None
+        cache.renew(address)
+        return kept
+    except Unreachable as error:
+        if kept is None:
+            raise
+        if access.warn:
+            access.warn(f"{error}; the cached header is used")
+        return kept
+    if access.cache:
+        cache.store(address, raw.data, file.etag)
+    return raw
+
+
+def _parse(data: bytes, name: str) -> RawHeader | None:
+    try:
+        return take_apart(parse_header(BytesIO(data), name), data)
+    except HeaderError:
+        return None
+
+
+def _listing(location: hub.Location, access: Access) -> list[str]:
+    """The paths of all files of a repository."""
+    entry = cache.load(location.listing) if access.cache else None
+    if entry and (access.offline or entry.age < cache.FRESH):
+        return entry.data.decode("utf-8", "replace").splitlines()
+    if access.offline:
+        raise RemoteError(f"{location.name}: the listing is not in memplan's cache; leave out --offline")
+    paths: list[str] = []
+    address = location.listing
+    for _ in range(_MAX_PAGES):
+        data, headers = fetch(address, name=location.name, token=location.token, policy=access.policy)
+        paths += hub.parse_listing(location, data)
+        address = hub.next_page(location, headers)
+        if not address:
+            break
+    if access.cache:
+        cache.store(location.listing, "\n".join(paths).encode(), "")
+    return paths
