@@ -62,11 +62,19 @@ def estimate(
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
+    return ask(header, flags, rig, release, without_ops)[0]
+
+
+def ask(
+    header: Header, flags: Flags, rig: Rig, release: str | Release, without_ops: Iterable[str]
+) -> tuple[Estimate, Question]:
+    """The same estimate, with what it was made from."""
     followed, note = find_release(release) if isinstance(release, str) else (release, None)
-    result = Question(load_model(header, flags), flags, rig, followed, tuple(without_ops)).answer()
+    question = Question(load_model(header, flags), flags, rig, followed, tuple(without_ops))
+    result = question.answer()
     notes = ((note,) if note else ()) + settings_notes(result)
     approximate = "; ".join((*flags.inexact, *((note,) if note else ())))
-    return replace(result, notes=notes, approximate=approximate)
+    return replace(result, notes=notes, approximate=approximate), question
 
 
 KEPT_MODELS = 4
