@@ -1,10 +1,10 @@
-"""``memplan estimate``'s arguments: memplan's own options among llama-server's flags, in any order."""
+"""A command's arguments: memplan's own options among llama-server's flags, in any order."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,13 +42,17 @@ class Arguments:
     json: bool
     check: bool
     help: bool
+    own: Mapping[str, tuple[str, ...]]
+    """The command's own options that were given, each with its values in order."""
 
 
-def parse_arguments(argv: Sequence[str]) -> Arguments:
+def parse_arguments(argv: Sequence[str], values: Sequence[str] = (), switches: Sequence[str] = ()) -> Arguments:
     """Sort ``argv`` into memplan's own options, llama-server's flags with their values, and the model.
 
-    Raises FlagError for a flag that neither knows, a missing value, or more than one model.
+    ``values``, ``switches``: options of this command alone, with a value and without; they come before llama-server's
+    flags of the same name. Raises FlagError for a flag that neither knows, a missing value, or more than one model.
     """
+    all_values, all_switches = (*VALUES, *values), (*SWITCHES, *switches)
     words = list(argv)
     given: dict[str, list[str]] = {}
     flags: list[str] = []
@@ -60,16 +64,16 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
         name = name.replace("_", "-")
         if word in ("\\", "^", "`"):
             continue
-        if re.search(r"\s", word) and name not in VALUES:
+        if re.search(r"\s", word) and name not in all_values:
             split = _split(word)
             if split is not None:
                 words = split + words
                 continue
         if word in HELP:
             given.setdefault("--help", [])
-        elif name in SWITCHES and not equals:
+        elif name in all_switches and not equals:
             given.setdefault(name, [])
-        elif name in VALUES:
+        elif name in all_values:
             if not equals:
                 if not words:
                     raise FlagError(f"{name} needs a value after it")
@@ -79,7 +83,7 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
             flags += [word, *words[:count]]
             del words[:count]
         elif word.startswith("-") and len(word) > 1:
-            raise unknown_flag(word, (*VALUES, *SWITCHES))
+            raise unknown_flag(word, (*all_values, *all_switches))
         elif not models and not program and _program(word):
             program = _program(word)
         elif not word:
@@ -100,6 +104,7 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
         json="--json" in given,
         check="--check" in given,
         help="--help" in given,
+        own={name: tuple(texts) for name, texts in given.items() if name in values or name in switches},
     )
 
 

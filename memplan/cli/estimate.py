@@ -6,12 +6,17 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from memplan.backends.devices import Rig
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.errors import FlagError, RigError, shown
 from memplan.llama.flags import Flags, check_devices, parse_flags
 from memplan.result import Estimate
+
+if TYPE_CHECKING:
+    from memplan.gguf.header import Header
 
 DOES_NOT_FIT = 1
 
@@ -34,8 +39,28 @@ def run(argv: Sequence[str]) -> int:
     return DOES_NOT_FIT if arguments.check and not result.fits else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command line asks about: what ``memplan.estimate`` takes."""
+
+    header: Header
+    flags: Flags
+    rig: Rig
+    llama: str
+    without_ops: tuple[str, ...]
+
+
 def answer(arguments: Arguments) -> Estimate:
     """The estimate that was asked for. Raises MemplanError."""
+    asked = read_question(arguments)
+
+    from memplan.estimator import estimate
+
+    return estimate(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
+
+
+def read_question(arguments: Arguments) -> Asked:
+    """Look up what was named: flags, GPUs, release, and last the model, which may take a while. Raises MemplanError."""
     flags = parse_flags(arguments.flags, arguments.app)
     model = _model(arguments, flags)
     rig = _rig(arguments)
@@ -46,11 +71,7 @@ def answer(arguments: Arguments) -> Estimate:
     from memplan.releases import find_release
 
     find_release(arguments.llama)
-    header = open_model(model)
-
-    from memplan.estimator import estimate
-
-    return estimate(header, flags, rig, arguments.llama, without_ops)
+    return Asked(open_model(model), flags, rig, arguments.llama, without_ops)
 
 
 def _model(arguments: Arguments, flags: Flags) -> str:
