@@ -129,12 +129,13 @@ class Question:
 
     def _answer(self) -> Estimate:
         model, flags, hp = self.model, self.flags, self.model.hparams
-        if model.tensors.refusal is not None:
-            return self._refusal(model.tensors.refusal)
+        refusal = checks.check_load(hp) or model.tensors.refusal
+        if refusal is not None:
+            return self._refusal(refusal)
         placement = place(model.tensors.tensors, hp.n_layer_all, flags, self.machine)
         if isinstance(placement, Refusal):
             return self._refusal(placement)
-        refusal = checks.check_context(hp, flags) or unused_override(placement, self.machine)
+        refusal = checks.check_context(hp, flags)
         if refusal is None and len(placement.devices) >= MAX_BACKENDS:
             refusal = Refusal(
                 OTHER, ABORT, "GGML_ASSERT(n_backends <= GGML_SCHED_MAX_BACKENDS) failed", "use at most 15 GPUs"
@@ -143,6 +144,9 @@ class Question:
             return self._refusal(refusal)
         params = ContextParams.of(flags, hp)
         memory = create_memory(hp, flags, params, placement)
+        refusal = checks.check_graph(hp, memory) or unused_override(placement, self.machine)
+        if refusal is not None:
+            return self._refusal(refusal)
         context = self._context(params, placement, memory)
         reserved = context.reserve()
         self.made = placement, memory, context
@@ -178,7 +182,7 @@ class Question:
             parallel=placement.pipeline_parallel,
             op_offload=flags.op_offload,
             offload_kqv=flags.offload_kqv,
-            max_split_inputs=30 if self.release.sched_splits_full_inputs else None,
+            max_split_inputs=None,
             plain=self.plain,
         )
 
@@ -265,6 +269,10 @@ _ABORTS: Mapping[str, tuple[str, str]] = {
     "n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS": (
         "too-many-split-inputs",
         "take a newer llama.cpp, or keep what is read together on one device",
+    ),
+    " (view)) in a buffer": (  # rows of a cache or a state, which no override put there
+        OTHER,
+        "keep the caches on the host (-nkvo), or use a build whose GPUs compute this op",
     ),
     "pre-allocated tensor": ("override-to-unused-device", "put the tensor on a device that computes its op"),
     "tensor->nb[0] == ggml_element_size(tensor)": (

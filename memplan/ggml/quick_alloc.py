@@ -23,9 +23,13 @@ ALLOC, FREE, TAKE = 0, 1, 2
 Step = tuple[int, int, int]
 """(ALLOC, tensor, slot), (FREE, tensor, 0) or (TAKE, tensor, the tensor whose place it takes)."""
 
-Slot = tuple[int, int, int, bool]
+OWN, COPY, FED = 0, 1, 2
+
+Slot = tuple[int, int, int, int]
 """What gets a place: the position of its part (-1: an input of the graph), its number there, its backend, and whether
-it is only a copy. Tensors of like layers share a slot, and so a size."""
+it is itself (OWN), a copy (COPY), or reads copies of its second or third source (FED): flash attention makes room for
+what it converts, and copies of K and V are no longer views of the same data. Tensors of like layers share a slot, and
+so a size."""
 
 Deps = dict[Place, list[Place | tuple[Place, int]]]
 """What must outlive a node: tensors, or copies as (tensor, backend)."""
@@ -61,6 +65,7 @@ class StepFinder:
         self.slots: dict[Slot, int] = {}
         self.copies: list[Place] = []
         self.copy_ids: dict[tuple[int, int], int] = {}
+        self.fed: set[int] = set()
 
     def find(self) -> Steps:
         """All steps, in order."""
@@ -154,7 +159,8 @@ class StepFinder:
         where = self.topology.where
         is_copy = i >= len(where)
         at, r = self.copies[i - len(where)] if is_copy else where[i]
-        slot = (self.like[at] if at >= 0 else at, r, home, is_copy)
+        kind = COPY if is_copy else FED if i in self.fed else OWN
+        slot = (self.like[at] if at >= 0 else at, r, home, kind)
         return self.slots.setdefault(slot, len(self.slots))
 
     def _id(self, place: Place) -> int:
@@ -194,6 +200,8 @@ class StepFinder:
             changed = list(srcs[i])
             changed[j] = new
             srcs[i] = tuple(changed)
+            if j in (1, 2):
+                self.fed.add(i)
         return srcs
 
     def _leafs(self) -> None:
@@ -314,10 +322,18 @@ def _by_tensor(steps: Steps, sizes: list[int]) -> list[int]:
 
 def _size(slot: Slot, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]) -> int:
     """Bytes of what stands in a slot; a copy has its source's layout but no op (``ggml_dup_tensor_layout``)."""
-    at, r, home, is_copy = slot
+    at, r, home, kind = slot
     buft = bufts[home]
-    if at >= 0 and not is_copy:
-        return parts[at].size(r, buft)
-    t = parts[at].tensor(r) if at >= 0 else inputs[r]
+    if at >= 0 and kind != COPY:
+        t = parts[at].tensor(r)
+        if kind == OWN or t.op != "FLASH_ATTN_EXT":
+            return parts[at].size(r, buft)
+        t = Tensor(t.op, t.type, t.ne, t.nb, [t.src[0], *map(_copy, t.src[1:3]), *t.src[3:]], params=t.params)
+    else:
+        t = _copy(parts[at].tensor(r) if at >= 0 else inputs[r])
     mask = buft.alignment - 1
-    return (buft.alloc_size(Tensor("NONE", t.type, t.ne, t.nb, [])) + mask) & ~mask
+    return (buft.alloc_size(t) + mask) & ~mask
+
+
+def _copy(t: Tensor) -> Tensor:
+    return Tensor("NONE", t.type, t.ne, t.nb, [])

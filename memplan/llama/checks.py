@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan.gguf.types import BY_NAME
 from memplan.llama.context import ContextParams
+from memplan.llama.hparams import CSA_RATIO
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 
 if TYPE_CHECKING:
     from memplan.llama.flags import Flags
     from memplan.llama.hparams import HParams
+    from memplan.llama.kv_cache import Memory
     from memplan.llama.placement import Placement
 
 MAX_SEQ = 256
@@ -61,6 +63,42 @@ def check_context(hp: HParams, flags: Flags) -> Refusal | None:
             f"let a batch hold a token of every slot: -b and -c at least {params.n_seq_max}",
         )
     return None
+
+
+_CONVERT = "convert the model again: its shapes are not DeepSeek-V4's"
+
+
+def check_load(hp: HParams) -> Refusal | None:
+    """Why llama.cpp dies of this model's hyper-parameters while it loads them (``load_hparams``); None if it does not."""
+    if hp.n_expert_used > hp.n_expert:
+        return _died("n_expert_used_max <= hparams.n_expert")
+    return None
+
+
+def check_graph(hp: HParams, memory: Memory) -> Refusal | None:
+    """Why llama.cpp dies while it builds the first graph, in the order in which it comes to it; None if it does not.
+
+    Follows ``llama_kv_cache::build_input_k_rot`` and src/models/deepseek4.cpp (``build_hc_pre``,
+    ``build_attention_impl``, ``build_hca_compressed_kv_from_state``, ``build_overlap_compressed_kv_from_state``).
+    """
+    if any(cache.attn_rot_k and not cache.k for cache in (memory.csa, memory.hca, memory.lid)):
+        # a cache without layers has a head of no elements, which every power of two divides: up to an overflow to zero
+        return Refusal(OTHER, ABORT, "Floating point exception", "use a model with layers of all kinds")
+    if hp.hc_mult != 4:
+        return _died("hc == 4")
+    if hp.n_embd_head_k != hp.n_embd_head_v:
+        return _died("n_embd_head == n_embd_head_v")
+    if hp.n_head % hp.o_group_count:
+        return _died("n_head % n_groups == 0")
+    ratio = next((r for r in hp.compress_ratios[: hp.n_layer] if r), 0)
+    heads = [hp.n_embd_head_k] * bool(ratio) + [hp.indexer_head_size] * (CSA_RATIO in hp.compress_ratios)
+    if any(head < hp.n_rot for head in heads):
+        return _died("n_embd_head >= n_embd_head_rope")
+    return None
+
+
+def _died(condition: str) -> Refusal:
+    return Refusal(OTHER, ABORT, f"GGML_ASSERT({condition}) failed", _CONVERT)
 
 
 def flash_attn(flags: Flags) -> Literal["auto", "on", "off"]:
