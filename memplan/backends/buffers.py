@@ -6,6 +6,7 @@ ggml/src/ggml-cpu/repack.cpp (CPU_REPACK), read in v0.4.0 and v0.5.0. None of th
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from memplan.backends import fattn
@@ -36,6 +37,11 @@ class HostBuffer(BufferType):
         self.name = name
         self.is_host = is_host
 
+    @property
+    def sizing(self) -> Hashable:
+        """All host memory sizes alike."""
+        return HostBuffer
+
     def alloc_size(self, t: Tensor) -> int:
         """``ggml_nbytes``: these types define no allocation size of their own."""
         return t.nbytes
@@ -61,6 +67,11 @@ class CudaBuffer(BufferType):
         self.name = f"{gpu.backend}{index}"
         self._gpu = gpu
         self._release = release
+
+    @property
+    def sizing(self) -> Hashable:
+        """The device's generation and the release: flash attention's room depends on both."""
+        return self._gpu.cc, self._release
 
     def alloc_size(self, t: Tensor) -> int:
         """Bytes of ``t``, with padding after a quantised last row and room for flash attention's f16 copies.

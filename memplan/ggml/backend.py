@@ -7,6 +7,7 @@ Follows ``ggml_backend_device_i``, ``ggml_backend_buffer_type_i`` and ``ggml_bac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,11 @@ class BufferType(ABC):
     @abstractmethod
     def alloc_size(self, t: Tensor) -> int:
         """Bytes to set aside for ``t``, before alignment (``get_alloc_size``)."""
+
+    @property
+    def sizing(self) -> Hashable:
+        """What ``alloc_size`` depends on beside the tensor: types with equal ``sizing`` set aside the same bytes."""
+        return self
 
     def __repr__(self) -> str:
         return f"<buffer type {self.name}>"

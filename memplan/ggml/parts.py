@@ -7,7 +7,7 @@ refers to its tensors by number. A part's tensors are numbered as follows: its n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from memplan.ggml.backend import Buffer, BufferType
@@ -54,7 +54,7 @@ class Part:
     on_host: list[int]
     number: int = -1
     loaded: tuple[Buffer | None, ...] | None = None
-    _sizes: dict[BufferType, dict[int, int]] = field(default_factory=dict)
+    _sizes: dict[Hashable, dict[int, int]] = field(default_factory=dict)
 
     def signature(self) -> tuple[object, ...]:
         """What the order and the places of tensors depend on, sizes left out; equal for parts of equal structure."""
@@ -75,9 +75,10 @@ class Part:
 
     def size(self, i: int, buft: BufferType) -> int:
         """Bytes that tensor ``i`` takes in a buffer of this type."""
-        sizes = self._sizes.get(buft)
+        sizing = buft.sizing
+        sizes = self._sizes.get(sizing)
         if sizes is None:
-            sizes = self._sizes[buft] = {}
+            sizes = self._sizes[sizing] = {}
         size = sizes.get(i)
         if size is None:
             mask = buft.alignment - 1

@@ -1,0 +1,86 @@
+"""The quick planner gives what the plain replay gives, whatever the settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memplan.backends.devices import Gpu, Rig
+from memplan.estimator import Question, load_model
+from memplan.gguf.header import Header
+from memplan.llama.flags import parse_flags
+from memplan.models.builtin import FLASH, RECIPES, deepseek4_header
+from memplan.releases import RELEASES
+from memplan.result import Estimate
+
+LAYERS = 9
+SMALL = replace(
+    FLASH, block_count=LAYERS, embedding_length=512, q_lora_rank=256, output_lora_rank=256, expert_count=16,
+    expert_feed_forward_length=256, vocab_size=1024, head_count=16,
+)  # fmt: skip
+MIB = 1 << 20
+
+
+@cache
+def header(recipe: str) -> Header:
+    """A small model, its layers of the same kinds as the large ones'."""
+    return deepseek4_header(SMALL, RECIPES[recipe], "small")
+
+
+DENIED = (
+    (), ("LIGHTNING_INDEXER",), ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST"), ("FLASH_ATTN_EXT",), ("TOP_K",),
+    ("MUL_MAT_ID",), ("RMS_NORM", "GLU"), ("SET_ROWS",), ("DSV4_HC_POST",),
+)  # fmt: skip
+
+OVERRIDES = (
+    [],
+    ["-cmoe"],
+    ["-ncmoe", "4"],
+    ["-ot", r"blk\.[2-5]\.ffn_(up|gate|down)_exps=CUDA0,exps=CPU"],
+    ["-ot", r"blk\.3\.ffn_down_exps=CPU"],
+    ["-ot", r"attn_kv=CPU"],
+    ["-ot", r"attn_q_b=CUDA0,token_embd=CUDA0"],
+    ["-ot", r"output\.weight=CPU,hc_ffn_fn=CPU"],
+    ["-ot", r"indexer=CPU,attn_sinks=CPU"],
+)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[str, list[str], int, tuple[str, ...], str]:
+    """A model, flags, a number of GPUs, refused ops, a release."""
+    n_gpus = draw(st.integers(0, 4))
+    args = ["-c", str(draw(st.sampled_from([256, 1000, 4096, 20000]))), "-b", "2048"]
+    args += ["-ub", str(draw(st.sampled_from([1, 31, 64, 512])))]
+    args += ["-np", str(draw(st.sampled_from([1, 2, 3])))] + draw(st.sampled_from([[], ["-kvu"]]))
+    args += ["-fa", draw(st.sampled_from(["on", "off", "auto"]))]
+    cache_type = draw(st.sampled_from(["f16", "f16", "q8_0", "f32"]))
+    args += ["-ctk", cache_type, "-ctv", cache_type]
+    if n_gpus:
+        args += draw(st.sampled_from(OVERRIDES))
+        args += draw(st.sampled_from([[], [], ["-ngl", "0"], ["-ngl", "4"], ["-ngl", str(LAYERS)]]))
+        args += draw(st.sampled_from([[], [], ["-nkvo"], ["--no-op-offload"], ["--no-host"], ["--swa-full"]]))
+    if n_gpus > 1:
+        args += draw(st.sampled_from([[], ["-ts", "3,1"], ["-ts", "0,1,1"]]))
+    denied = draw(st.sampled_from(DENIED)) if n_gpus else ()
+    release = draw(st.sampled_from([r.name for r in RELEASES]))
+    return draw(st.sampled_from(sorted(RECIPES))), args, n_gpus, denied, release
+
+
+@settings(max_examples=120, deadline=None)
+@given(questions())
+def test_quick_and_plain_agree(question: tuple[str, list[str], int, tuple[str, ...], str]) -> None:
+    recipe, args, n_gpus, denied, release = question
+    rig = Rig(tuple(Gpu(f"GPU {i}", 24000 * MIB, (23000 - 4000 * i) * MIB, (8, 6)) for i in range(n_gpus)))
+    flags = parse_flags(args)
+    model = load_model(header(recipe), flags)
+    followed = next(r for r in RELEASES if r.name == release)
+    quick, plain = (Question(model, flags, rig, followed, denied, plain=plain).answer() for plain in (False, True))
+    assert answer(quick) == answer(plain)
+
+
+def answer(e: Estimate) -> tuple[object, ...]:
+    """All that the two must agree on."""
+    return e.refused, e.buffers, e.nodes, e.splits, e.disabled, e.pipeline_parallel
