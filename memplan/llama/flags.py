@@ -157,6 +157,19 @@ def arity(flag: str) -> int | None:
     return 0 if flag in table.ANSWERS or flag in table.OTHER_MODEL else table.ARITY.get(flag)
 
 
+def same_setting(flag: str) -> frozenset[str]:
+    """All flags that set what ``flag`` sets, itself among them: a later one replaces an earlier one's value.
+
+    Of flags whose values add up (``-ot``, ``-ncmoe``), other spellings of the same one.
+    """
+    flag = normalized(flag)
+    known = _FIELDS.get(flag)
+    if known is None:
+        return frozenset({flag})
+    part = 1 if known[0] in _ADDED else 0
+    return frozenset(name for name, field in _FIELDS.items() if field[part] is known[part])
+
+
 def normalized(flag: str) -> str:
     """``flag`` with dashes for underscores, if it is a long one (``common_params_parse_ex``)."""
     return flag.replace("_", "-") if flag.startswith("--") else flag
