@@ -1,0 +1,129 @@
+"""The largest value of an axis with which everything still fits.
+
+By bisection where what is left falls as the value rises, by scan where it does not: compute buffers are not monotone,
+and llama.cpp refuses some settings between others that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from memplan.errors import FlagError
+from memplan.llama.flags import same_setting
+from memplan.llama.hparams import load_hparams
+from memplan.result import Estimate
+from memplan.sweeping.axes import MAX_VALUES, Axis, Value, axis_flags
+from memplan.sweeping.sweep import Sweeper
+
+BISECTION = "bisection"
+SCAN = "scan"
+SAMPLES = 9
+"""Values that are tried first, to see whether what is left only falls."""
+NEIGHBOURS = 8
+"""Values above the answer of a bisection that are tried too: packing moves by a little from value to value."""
+CONTEXT_STEP = 256
+"""Tokens that llama.cpp pads a context to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest value that fits.
+
+    ``value``: None when none does.  ``estimate``: with it, or with the smallest value when none fits.  ``beyond``: the
+    next value and its estimate, which does not fit; None when the axis ends first.  ``method``: BISECTION or SCAN.
+    ``tried``: how many values were estimated.
+    """
+
+    value: int | None
+    estimate: Estimate
+    beyond: tuple[int, Estimate] | None
+    method: str
+    tried: int
+
+
+def slack(estimate: Estimate) -> int | None:
+    """Bytes left on the device that has least, the host too if its memory is known; None when refused."""
+    if estimate.refused is not None:
+        return None
+    left = [device.left for device in estimate.devices]
+    if estimate.host.left is not None:
+        left.append(estimate.host.left)
+    return min(left, default=0)
+
+
+def largest(candidates: Sequence[int], ask: Callable[[int], Estimate]) -> Largest:
+    """The largest of ``candidates`` (rising) that fits, as ``ask`` answers."""
+    known: dict[int, Estimate] = {}
+
+    def at(i: int) -> Estimate:
+        if i not in known:
+            known[i] = ask(candidates[i])
+        return known[i]
+
+    last = len(candidates) - 1
+    samples = sorted({round(i * last / (SAMPLES - 1)) for i in range(SAMPLES)})
+    left = [slack(at(i)) for i in samples]
+    falls = all(b is not None and a is not None and b <= a for a, b in zip(left, left[1:], strict=False))
+    best = _bisect(samples, at) if falls else _scan(last, at)
+    value = None if best < 0 else candidates[best]
+    return Largest(
+        value,
+        estimate=at(max(best, 0)),
+        beyond=(candidates[best + 1], at(best + 1)) if best < last else None,
+        method=BISECTION if falls else SCAN,
+        tried=len(known),
+    )
+
+
+def _bisect(samples: Sequence[int], at: Callable[[int], Estimate]) -> int:
+    """The last index that fits, -1 for none; between samples it is found by halving, then its neighbours are tried."""
+    fits = [i for i in samples if at(i).fits]
+    low = fits[-1] if fits else -1
+    high = next((i for i in samples if i > low and not at(i).fits), None)
+    if high is None:
+        return low
+    if low < 0:
+        low, high = (0, high) if at(0).fits else (-1, 0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if at(middle).fits:
+            low = middle
+        else:
+            high = middle
+    above = range(min(low + NEIGHBOURS, samples[-1]), low, -1)
+    return next((i for i in above if at(i).fits), low)
+
+
+def _scan(last: int, at: Callable[[int], Estimate]) -> int:
+    return next((i for i in range(last, -1, -1) if at(i).fits), -1)
+
+
+def candidates(sweeper: Sweeper, name: str) -> tuple[Axis, tuple[int, ...]]:
+    """The axis to be made as large as possible, and the values to try: those that were given, or all that make sense.
+
+    Raises FlagError for an axis that has no order.
+    """
+    flags = axis_flags(name)
+    for axis in sweeper.axes:
+        if axis.name == name or (flags and axis.flags == flags):
+            if not axis.is_number:
+                raise FlagError(f"--max {name}: {axis.name} has values that are no numbers")
+            return axis, tuple(sorted(value for value in axis.values if isinstance(value, int)))
+    header = sweeper.subject.header
+    if flags and flags[0] in same_setting("-c"):
+        top = max(CONTEXT_STEP, load_hparams(header).n_ctx_train)
+        values = range(CONTEXT_STEP, top + 1, max(CONTEXT_STEP, -(-top // MAX_VALUES // CONTEXT_STEP) * CONTEXT_STEP))
+    elif flags and flags[0] in same_setting("-np"):
+        values = range(1, 65)
+    elif flags and flags[0] in same_setting("-ub"):
+        values = range(32, 8193, 32)
+    else:
+        raise FlagError(f"--max {name}: say which values to try, as in --over {name}=1:64:1")
+    return Axis(name, flags, tuple(values)), tuple(values)
+
+
+def largest_of(sweeper: Sweeper, axis: Axis, values: Sequence[int], others: tuple[Value, ...]) -> Largest:
+    """The largest of ``values`` that fits with one combination of all other axes' values, in their order."""
+    at = sweeper.axes.index(axis)
+    return largest(values, lambda value: sweeper.at((*others[:at], value, *others[at:])))

@@ -1,0 +1,158 @@
+"""One estimate for every combination of the axes' values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from memplan.backends.devices import Rig
+from memplan.errors import FlagError
+from memplan.estimator import estimate
+from memplan.gguf.header import Header
+from memplan.llama.flags import arity, check_devices, normalized, parse_flags
+from memplan.result import Estimate
+from memplan.rig import parse_gpus
+from memplan.sweeping.axes import MAX_POINTS, Axis, Value, gpu_specs, make_axis, parse_axis
+
+INDEXER = "LIGHTNING_INDEXER"
+"""The op that GPUs refuse with ``indexer=unfused``."""
+
+Progress = Callable[[int, int], None]
+"""Told how many points are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One combination: a value for each axis, and the estimate with them."""
+
+    values: tuple[Value, ...]
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A question asked for all combinations of its axes' values, the last axis fastest."""
+
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]
+
+    def axis(self, name: str) -> int:
+        """The place of an axis among ``axes``. Raises FlagError."""
+        for at, axis in enumerate(self.axes):
+            if axis.name == name or axis.flags == make_axis(name, axis.values).flags != ():
+                return at
+        raise FlagError(f"{name}: not swept; the axes are {', '.join(axis.name for axis in self.axes)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a sweep asks about, before its axes change it.
+
+    ``flags``: llama-server's, as words.  ``app``: whose defaults hold.  The rest is what ``memplan.estimate`` takes.
+    """
+
+    header: Header
+    flags: tuple[str, ...]
+    rig: Rig
+    release: str = "latest"
+    without_ops: tuple[str, ...] = ()
+    app: str = "server"
+
+    def without(self, axis: Axis) -> Subject:
+        """The same with all flags gone that ``axis`` would set."""
+        kept: list[str] = []
+        words = list(self.flags)
+        while words:
+            flag = words.pop(0)
+            count = arity(flag) or 0
+            if not axis.replaces(normalized(flag)):
+                kept += [flag, *words[:count]]
+            del words[:count]
+        return replace(self, flags=tuple(kept))
+
+    def at(self, axis: Axis, value: Value) -> Subject:
+        """The same with one value of an axis."""
+        if axis.flags:
+            return replace(self, flags=(*self.flags, *axis.words(value)))
+        if axis.name == "llama":
+            return replace(self, release=str(value))
+        if axis.name == "app":
+            return replace(self, app=str(value))
+        if axis.name == "gpu":
+            return replace(self, rig=parse_gpus(gpu_specs(str(value))))
+        others = tuple(op for op in self.without_ops if op != INDEXER)
+        return replace(self, without_ops=(*others, INDEXER) if value == "unfused" else others)
+
+    def ask(self) -> Estimate:
+        """The estimate. Raises MemplanError."""
+        flags = parse_flags(self.flags, self.app)
+        check_devices(flags, len(self.rig.gpus))
+        return estimate(self.header, flags, self.rig, self.release, self.without_ops)
+
+
+class Sweeper:
+    """Answers for any combination of the axes' values, each asked once."""
+
+    def __init__(self, subject: Subject, axes: Sequence[Axis]) -> None:
+        for at, axis in enumerate(axes):
+            for other in axes[:at]:
+                if axis.name == other.name or any(other.replaces(flag) for flag in axis.flags):
+                    raise FlagError(f"--over {axis.name}: sets what --over {other.name} sets already")
+            subject = subject.without(axis)
+        self.subject = subject
+        self.axes = tuple(axes)
+        self._known: dict[tuple[Value, ...], Estimate] = {}
+
+    def at(self, values: tuple[Value, ...]) -> Estimate:
+        """The estimate with a value for each axis. Raises MemplanError."""
+        known = self._known.get(values)
+        if known is None:
+            subject = self.subject
+            for axis, value in zip(self.axes, values, strict=True):
+                subject = subject.at(axis, value)
+            known = self._known[values] = subject.ask()
+        return known
+
+    def run(self, progress: Progress | None = None) -> Sweep:
+        """All combinations. Raises FlagError for too many, and what ``at`` raises."""
+        count = prod(len(axis.values) for axis in self.axes)
+        if count > MAX_POINTS:
+            raise FlagError(f"--over: {count} points; at most {MAX_POINTS} in one sweep")
+        points = []
+        for values in product(*(axis.values for axis in self.axes)):
+            if progress is not None:
+                progress(len(points), count)
+            points.append(Point(values, self.at(values)))
+        return Sweep(self.axes, tuple(points))
+
+
+def sweep(
+    header: Header,
+    flags: Sequence[str],
+    rig: Rig,
+    over: Mapping[str, str | Sequence[Value]] | Iterable[str],
+    release: str = "latest",
+    without_ops: Iterable[str] = (),
+    app: str = "server",
+    progress: Progress | None = None,
+) -> Sweep:
+    """One estimate for every combination of the axes' values.
+
+    Args:
+        header: the model, from ``read_model``.  rig: the GPUs.
+        flags: llama-server's flags that stay the same, as words; those that an axis sets are replaced.
+        over: the axes: ``{"ctx": [4096, 8192], "np": "1,2,4"}``, or ``["ctx=4096:1048576", "np=1,2,4"]``.
+        release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.  progress: told (done, all).
+    Raises:
+        MemplanError: an axis, flag or device that cannot be, in one line.
+    """
+    if isinstance(over, Mapping):
+        axes = [
+            parse_axis(f"{name}={values}") if isinstance(values, str) else make_axis(name, values)
+            for name, values in over.items()
+        ]
+    else:
+        axes = [parse_axis(text) for text in over]
+    return Sweeper(Subject(header, tuple(flags), rig, release, tuple(without_ops), app), axes).run(progress)
