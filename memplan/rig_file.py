@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from memplan.backends.devices import Gpu, Rig
 from memplan.errors import RigError, shown
-from memplan.rig import check_capability, check_count, check_gpus, check_mib, make_gpu
+from memplan.rig import MIB, check_capability, check_count, check_gpus, check_mib, make_gpu
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,6 +44,7 @@ class RigEntry(BaseModel):
 
     gpus: list[GpuEntry] = []
     host_mib: int | None = None
+    unified: bool = False
 
 
 def parse_rig(text: str, *, json: bool) -> Rig:
@@ -64,7 +65,38 @@ def parse_rig(text: str, *, json: bool) -> Rig:
         except RigError as error:
             raise RigError(f"gpus[{i}] {shown(kind.name)}: {error}") from None
     host = None if entry.host_mib is None else check_mib("host_mib", entry.host_mib)
-    return Rig(check_gpus(gpus), host)
+    return Rig(check_gpus(gpus), host, entry.unified)
+
+
+def write_rig(rig: Rig, *, json: bool, about: str = "") -> str:
+    """``rig`` as the text of a rig file that ``parse_rig`` reads; ``about``: a comment, in TOML."""
+    kinds: list[tuple[Gpu, int]] = []
+    for gpu in rig.gpus:
+        if kinds and kinds[-1][0] == gpu:
+            kinds[-1] = (gpu, kinds[-1][1] + 1)
+        else:
+            kinds.append((gpu, 1))
+    entries = [
+        {
+            "name": gpu.description[:200],
+            "count": count,
+            "total_mib": gpu.total // MIB,
+            "free_mib": gpu.free // MIB,
+            "compute_capability": "{}.{}".format(*gpu.compute_capability),
+        }
+        for gpu, count in kinds
+    ]
+    top: dict[str, Any] = {} if rig.host_total is None else {"host_mib": rig.host_total // MIB}
+    if rig.unified:
+        top["unified"] = True
+    if json:
+        return json_module.dumps({**top, "gpus": entries}, indent=2) + "\n"
+    # a JSON string is a TOML one: what both escape is escaped alike
+    lines = [f"# {_one_line(about)}"] if about else []
+    lines += [f"{key} = {json_module.dumps(value)}" for key, value in top.items()]
+    for entry in entries:
+        lines += ["", "[[gpus]]", *(f"{key} = {json_module.dumps(value)}" for key, value in entry.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _field(location: tuple[int | str, ...]) -> str:

@@ -39,7 +39,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """The GPUs in device order, and the host's memory in bytes if it is known."""
+    """The GPUs in device order, the host's memory in bytes if it is known, and whether both are one (unified memory)."""
 
     gpus: tuple[Gpu, ...]
     host_total: int | None = None
+    unified: bool = False

@@ -14,7 +14,7 @@ from memplan.llama.flags import arity, unknown_flag
 VALUES: Final = ("--gpu", "--rig", "--llama", "--app", "--without-op")
 """memplan's options that take a value."""
 
-SWITCHES: Final = ("--no-gpu", "--json", "--check")
+SWITCHES: Final = ("--no-gpu", "--json", "--check", "--no-cache")
 """memplan's options that stand alone."""
 
 HELP: Final = ("-h", "--help", "--usage")
@@ -42,6 +42,10 @@ class Arguments:
     json: bool
     check: bool
     help: bool
+    offline: bool
+    """``--offline``, which is llama-server's own flag too: no network."""
+    cache: bool
+    """False with ``--no-cache``: headers behind addresses are neither kept nor taken from where they were kept."""
     own: Mapping[str, tuple[str, ...]]
     """The command's own options that were given, each with its values in order."""
 
@@ -80,6 +84,8 @@ def parse_arguments(argv: Sequence[str], values: Sequence[str] = (), switches: S
                 value = words.pop(0)
             given.setdefault(name, []).append(value)
         elif (count := arity(word)) is not None:
+            if word == "--offline":
+                given["--offline"] = []
             flags += [word, *words[:count]]
             del words[:count]
         elif word.startswith("-") and len(word) > 1:
@@ -104,6 +110,8 @@ def parse_arguments(argv: Sequence[str], values: Sequence[str] = (), switches: S
         json="--json" in given,
         check="--check" in given,
         help="--help" in given,
+        offline="--offline" in given,
+        cache="--no-cache" not in given,
         own={name: tuple(texts) for name, texts in given.items() if name in values or name in switches},
     )
 

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan.backends.devices import Rig
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.errors import FlagError, RigError, shown
+from memplan.cli.asked import access_of, for_machine, rig_of
+from memplan.errors import FlagError, shown
 from memplan.llama.flags import Flags, check_devices, parse_flags
 from memplan.result import Estimate
 
 if TYPE_CHECKING:
+    from memplan.backends.devices import Rig
     from memplan.gguf.header import Header
+    from memplan.machine.detected import Detected
 
 DOES_NOT_FIT = 1
 
@@ -48,6 +50,8 @@ class Asked:
     rig: Rig
     llama: str
     without_ops: tuple[str, ...]
+    machine: Detected | None = None
+    """How the rig was found, when it is this machine's."""
 
 
 def answer(arguments: Arguments) -> Estimate:
@@ -56,14 +60,15 @@ def answer(arguments: Arguments) -> Estimate:
 
     from memplan.estimator import estimate
 
-    return estimate(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
+    result = estimate(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
+    return result if asked.machine is None else for_machine(result, asked.machine)
 
 
 def read_question(arguments: Arguments) -> Asked:
     """Look up what was named: flags, GPUs, release, and last the model, which may take a while. Raises MemplanError."""
     flags = parse_flags(arguments.flags, arguments.app)
     model = _model(arguments, flags)
-    rig = _rig(arguments)
+    rig, machine = rig_of(arguments)
     check_devices(flags, len(rig.gpus))
     without_ops = tuple(dict.fromkeys(_op(name) for name in arguments.without_ops))
 
@@ -71,31 +76,15 @@ def read_question(arguments: Arguments) -> Asked:
     from memplan.releases import find_release
 
     find_release(arguments.llama)
-    return Asked(open_model(model), flags, rig, arguments.llama, without_ops)
+    header = open_model(model, access_of(arguments, model))
+    return Asked(header, flags, rig, arguments.llama, without_ops, machine)
 
 
 def _model(arguments: Arguments, flags: Flags) -> str:
     model = arguments.model or flags.model
     if not model:
-        if flags.given & {"-hf", "-hfr", "--hf-repo"}:
-            raise FlagError("-hf names a repository; name its file as well, with -hff FILE")
         raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
     return model
-
-
-def _rig(arguments: Arguments) -> Rig:
-    from memplan.rig import load_rig, parse_gpus
-
-    ways = [name for name, used in (
-        ("--gpu", bool(arguments.gpus)), ("--rig", arguments.rig is not None), ("--no-gpu", arguments.no_gpu),
-    ) if used]  # fmt: skip
-    if len(ways) > 1:
-        raise RigError(f"{' and '.join(ways)}: give only one of them")
-    if not ways:
-        raise RigError('which GPUs? name them, as in --gpu "2*RTX 3090", or give --rig FILE or --no-gpu')
-    if arguments.rig is not None:
-        return load_rig(arguments.rig)
-    return parse_gpus(arguments.gpus)
 
 
 def _op(name: str) -> str:

@@ -8,9 +8,11 @@ Usage: memplan estimate MODEL [llama-server's flags] [options]
   What llama.cpp will allocate on every device with these flags, to the byte,
   from the model's header alone; the GPUs need not be there.
 
-  MODEL is a GGUF file (any shard of a split one, or a header-only file) or a
-  built-in name (see memplan models). A whole llama-server command line can be
-  pasted in its place: memplan estimate llama-server -m FILE -c 131072 ...
+  MODEL is a GGUF file (any shard of a split one, or a header-only file), an
+  address (https://..., hf:OWNER/REPO/FILE.gguf, hf:OWNER/REPO:QUANT, and the
+  same with modelscope:), of which only the header is read, or a built-in name
+  (see memplan models). A whole llama-server command line can be pasted in its
+  place: memplan estimate llama-server -m FILE -c 131072 ...
 
 Options:
   --gpu SPEC         a GPU, in device order; may be repeated.
@@ -18,11 +20,14 @@ Options:
                      "2*RTX 3090" or "RTX 3090:24268:23868:8.6"
   --rig FILE         the GPUs and the host's memory, in TOML or JSON
   --no-gpu           no GPU
+                     with none of these: this machine's (see memplan devices)
   --llama RELEASE    a release of llama.cpp, by tag (v0.5.0) or build (b10068);
                      the newest by default
   --app server|cli   llama-server (default) or llama-cli
   --without-op OP    GPUs refuse this op, such as LIGHTNING_INDEXER; may be
                      repeated
+  --offline          read no header from the network, only from the cache
+  --no-cache         keep no header that was read from the network
   --json             print one JSON object, sizes in bytes
   --check            exit with 1 when it does not fit, or llama.cpp refuses
   -h, --help         print this

@@ -85,18 +85,23 @@ def _read_model(path: str, name: str | None) -> Header:
     count = _split_count(header)
     if count < 2:
         return header
-    match = _SHARD_NAME.fullmatch(path)
-    if not match or int(match[3]) != count:
-        raise ShardMismatch(
-            f"{header.name}: its split.count is {count}, so its name must end in -NNNNN-of-{count:05d}.gguf; "
-            "rename the shards back"
-        )
-    paths = [f"{match[1]}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
+    paths = shard_paths(path, count, header.name)
     missing = [Path(p).name for p in paths if not os.path.exists(p)]
     if missing:
         some = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise MissingShard(f"{header.name}: {some} missing in the same folder; download all {count} shards")
     return merge_shards([header if p == path else _read_file(p, None) for p in paths])
+
+
+def shard_paths(path: str, count: int, name: str = "") -> list[str]:
+    """The paths of all ``count`` shards, from that of any one. Raises ShardMismatch when it is not named as a shard."""
+    match = _SHARD_NAME.fullmatch(path)
+    if not match or int(match[3]) != count:
+        raise ShardMismatch(
+            f"{name or path}: its split.count is {count}, so its name must end in -NNNNN-of-{count:05d}.gguf; "
+            "rename the shards back"
+        )
+    return [f"{match[1]}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
 
 
 def _read_file(path: str, name: str | None) -> Header:

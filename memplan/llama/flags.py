@@ -28,7 +28,7 @@ class Flags:
     app: Literal["server", "cli"] = "server"
     """Whose defaults hold, and how many outputs a context reserves."""
     model: str = ""
-    """The model that ``-m``, ``-mu``, or ``-hf`` with ``-hff`` names; empty when none does."""
+    """The model that ``-m``, ``-mu``, or ``-hf`` with or without ``-hff`` names; empty when none does."""
     n_ctx: int = 0
     """``-c``, tokens; 0: the model's training context."""
     n_batch: int = 2048
@@ -254,7 +254,9 @@ def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) 
 def _hf_model(texts: Mapping[str, str]) -> str:
     repository = next((texts[flag] for flag in ("-hf", "-hfr", "--hf-repo") if flag in texts), "")
     file = next((texts[flag] for flag in ("-hff", "--hf-file") if flag in texts), "")
-    return f"hf:{repository.partition(':')[0]}/{file}" if repository and file else ""
+    if not file:
+        return f"hf:{repository}" if repository else ""
+    return f"hf:{repository.partition(':')[0]}/{file}"
 
 
 def _named(flag: str, text: str) -> str:

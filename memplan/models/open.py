@@ -31,12 +31,17 @@ def open_model(model: str | os.PathLike[str], access: Access | None = None) -> H
         from memplan.gguf.remote import read_remote
 
         return read_remote(model, access)
+    check_name(model)
+    return read_header(model)
+
+
+def check_name(model: str) -> None:
+    """Raises UnknownModel for what can be no file, listing the built-in models: it was meant for one of those."""
     if not _is_path(model):
         raise UnknownModel(
             f"{shown(model)} is neither a file nor a built-in model; built in are {', '.join(MODELS)}, each with "
             f":RECIPE of {', '.join(RECIPES)}"
         )
-    return read_header(model)
 
 
 def is_remote(model: str) -> bool:

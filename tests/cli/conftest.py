@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +31,16 @@ class Engine:
         if self.error is not None:
             raise self.error
         return made_up(flags, rig, self.buffers)
+
+
+@pytest.fixture(autouse=True)
+def nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No GPU on this machine, nothing in the cache, no token."""
+    monkeypatch.setattr("memplan.machine.detect.find_program", lambda name, given="": None)
+    monkeypatch.setattr("memplan.machine.detect.nvidia_gpus", lambda host: ([], []))
+    monkeypatch.setattr("memplan.machine.detect.amd_gpus", lambda root: [])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
 
 
 @pytest.fixture

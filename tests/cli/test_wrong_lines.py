@@ -25,7 +25,10 @@ WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("estimate",), "which model?"),
     (("estimate", "llama-server"), "which model?"),
     (("estimate", "-c", "4096"), "which model?"),
-    (("estimate", "-hf", "org/repo:Q4_K_M"), "-hff FILE"),
+    (("estimate", "-hf", "org/repo:Q4_K_M", "--offline", *GPU), "not in memplan's cache"),
+    (("estimate", "hf:org/repo/m.gguf", "--offline", *GPU), "not in memplan's cache"),
+    (("estimate", "hf:org", *GPU), "write hf:OWNER/REPO/FILE.gguf"),
+    (("estimate", "https://example.org/a b.gguf", *GPU), "write it as %20"),
     (("estimate", MODEL), "which GPUs?"),
     (("estimate", MODEL, "-c", "4096"), "which GPUs?"),
     (("estimate", "", *GPU), "an empty argument"),
@@ -114,7 +117,7 @@ def test_wrong_line(line: tuple[str, ...], said: str, capsys: pytest.CaptureFixt
     assert said in err
 
 
-@pytest.mark.parametrize("number", [0, 6, 10, 16, 20, 38, 60, -1])
+@pytest.mark.parametrize("number", [0, 6, 12, 16, 20, 38, 60, -1])
 def test_wrong_line_as_a_process(number: int) -> None:
     line, said = WRONG_LINES[number]
     command = [sys.executable, "-W", "error", "-m", "memplan", *line]

@@ -81,7 +81,7 @@ def test_llama_cli_has_one_sequence_and_an_output_for_every_token() -> None:
         ("-fitt 512,1024", "fit_target", (512, 1024)),
         ("-m a.gguf", "model", "a.gguf"),
         ("-hf org/repo:Q4 -hff a.gguf", "model", "hf:org/repo/a.gguf"),
-        ("-hf org/repo", "model", ""),
+        ("-hf org/repo:Q4", "model", "hf:org/repo:Q4"),
         ("--kv-unified-per-slot 8192", "n_ctx", 4 * 8192),
         ("--kv-unified-per-slot 8192 -np 2", "n_ctx", 2 * 8192),
         ("--kv-unified-per-slot 8192 -c 0", "n_ctx", 0),

@@ -1,0 +1,96 @@
+"""What a command line asks about, looked up: the rig, and how the network may be used for the model."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.backends.devices import Rig
+from memplan.cli.arguments import Arguments
+from memplan.errors import RigError
+from memplan.result import Estimate
+
+if TYPE_CHECKING:
+    from memplan.gguf.remote import Access
+    from memplan.machine.detected import Detected
+
+
+def rig_of(arguments: Arguments) -> tuple[Rig, Detected | None]:
+    """The rig of ``--gpu``, ``--rig`` or ``--no-gpu``; with none of them this machine's, and how it was found.
+
+    Raises RigError.
+    """
+    from memplan.rig import load_rig, parse_gpus
+
+    ways = [name for name, used in (
+        ("--gpu", bool(arguments.gpus)), ("--rig", arguments.rig is not None), ("--no-gpu", arguments.no_gpu),
+    ) if used]  # fmt: skip
+    if len(ways) > 1:
+        raise RigError(f"{' and '.join(ways)}: give only one of them")
+    if arguments.rig is not None:
+        return load_rig(arguments.rig), None
+    if ways:
+        return parse_gpus(arguments.gpus), None
+    from memplan.machine.detect import detect
+
+    machine = detect()
+    if not machine.rig.gpus:
+        raise RigError(
+            f"which GPUs? none is found on this machine ({machine.source}): "
+            'name them, as in --gpu "2*RTX 3090", or give --rig FILE or --no-gpu'
+        )
+    return machine.rig, machine
+
+
+def for_machine(estimate: Estimate, machine: Detected) -> Estimate:
+    """``estimate`` with what is to be known about the machine that it is for."""
+    notes = (f"for this machine's GPUs, from {machine.source}", *machine.notes)
+    approximate = "; ".join(reason for reason in (estimate.approximate, machine.inexact) if reason)
+    return replace(estimate, notes=(*estimate.notes, *notes), approximate=approximate)
+
+
+def access_of(arguments: Arguments, model: str) -> Access | None:
+    """How the network may be used; None for a model that is on no network."""
+    return access_for(model, offline=arguments.offline, cache=arguments.cache)
+
+
+def access_for(model: str, *, offline: bool, cache: bool) -> Access | None:
+    """The same from what was given; progress is shown on a terminal only."""
+    from memplan.models.open import is_remote
+
+    if not is_remote(model):
+        return None
+    from memplan.gguf.remote import Access
+
+    return Access(offline=offline, cache=cache, progress=_progress() if sys.stderr.isatty() else None, warn=warn)
+
+
+def warn(line: str) -> None:
+    """Say something on stderr."""
+    print("memplan: warning:", " ".join(line.split()), file=sys.stderr)
+
+
+def _progress() -> Callable[[str, int], None]:
+    """Shows how far it is, after a moment, in one line that is overwritten and wiped when the command ends."""
+    import atexit
+
+    started = shown = time.monotonic()
+    received: dict[str, int] = {}
+
+    def show(name: str, done: int) -> None:
+        nonlocal shown
+        received[name] = done
+        now = time.monotonic()
+        if now - started < 0.7 or now - shown < 0.1:
+            return
+        if shown == started:
+            atexit.register(lambda: sys.stderr.write("\r\x1b[K"))
+        shown = now
+        files = f", {len(received)} files" if len(received) > 1 else ""
+        sys.stderr.write(f"\r\x1b[Kreading headers: {sum(received.values()) / 1e6:.1f} MB{files}")
+        sys.stderr.flush()
+
+    return show

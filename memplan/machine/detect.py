@@ -1,0 +1,41 @@
+"""Which GPUs are there: llama-server is asked first, since its names and order are the ones that matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memplan.errors import ProgramError
+from memplan.machine.detected import Detected, detected
+from memplan.machine.drivers import amd_gpus, nvidia_gpus
+from memplan.machine.host import host_memory
+from memplan.machine.llama_server import find_program, list_devices
+
+NOBODY = "no llama-server on PATH, no NVIDIA driver seen through nvidia-ml-py, no AMD GPU in sysfs"
+"""Who was asked, for a message."""
+
+
+def detect(server: str = "", root: Path = Path("/")) -> Detected:
+    """This machine. ``server``: the llama-server to ask; without it one on PATH, then the drivers.
+
+    A machine without a GPU has a rig without one. Raises ProgramError when the ``server`` given cannot be asked.
+    """
+    host = host_memory(root)
+    notes: list[str] = []
+    program = find_program("llama-server", server)
+    if program is not None:
+        try:
+            found = list_devices(program)
+            if found or server:
+                return detected(found, f"{program} --list-devices", host, notes)
+            notes.append(f"{program} has no GPU backend, or sees no GPU")
+        except ProgramError as error:
+            if server:
+                raise
+            notes.append(f"llama-server was passed over: {error}")
+    gpus, about = nvidia_gpus(host)
+    if gpus:
+        return detected(gpus, "NVML", host, notes + about)
+    gpus = amd_gpus(root)
+    if gpus:
+        return detected(gpus, "AMD sysfs", host, notes)
+    return detected([], NOBODY, host, notes + about)

@@ -1,0 +1,75 @@
+"""What was found on a machine, and from whom it is known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from memplan.backends.cards import find_card
+from memplan.backends.devices import Gpu, Rig
+
+ASSUMED_CAPABILITY: Final = (8, 6)
+"""For a GPU whose compute capability nobody says; the note about it says so."""
+
+_UNIFIED: Final = re.compile(
+    r"\b(GB10|Orin|Thor|Xavier|Jetson|Tegra|Apple|Strix|Radeon 8\d\d0S|Radeon [78]\d\dM|Iris|Arc Graphics)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One GPU as it was found. ``backend``: the prefix of llama.cpp's name for it (``CUDA``, ``ROCm``); bytes."""
+
+    description: str
+    total: int
+    free: int
+    backend: str = "CUDA"
+    capability: tuple[int, int] | None = None
+    shares_host: bool = False
+
+    @property
+    def unified(self) -> bool:
+        """Whether its memory is the host's, as far as its driver or its name tells."""
+        return self.shares_host or self.backend == "MTL" or _UNIFIED.search(self.description) is not None
+
+    def gpu(self) -> Gpu:
+        """As a device of a rig."""
+        card = find_card(self.description)
+        capability = self.capability or (card.compute_capability if card else ASSUMED_CAPABILITY)
+        return Gpu(self.description, self.total, min(self.free, self.total), capability)
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """A machine: its rig, who told (``source``), and what to know about that (``notes``)."""
+
+    rig: Rig
+    source: str
+    backends: tuple[str, ...] = ()
+    """The prefix of llama.cpp's name for each GPU."""
+    host_free: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def inexact(self) -> str:
+        """Why an estimate for this machine is not exact; empty when it can be."""
+        others = sorted({backend for backend in self.backends if backend != "CUDA"})
+        if not others:
+            return ""
+        return f"{', '.join(others)} is not modelled: its devices are planned as CUDA ones, in the same order"
+
+
+def detected(found: list[Found], source: str, host: tuple[int | None, int | None], notes: list[str]) -> Detected:
+    """Put together what was found; ``host``: bytes in all and free."""
+    total, free = host
+    unified = bool(found) and all(gpu.unified for gpu in found)
+    notes = list(notes)
+    unknown = [gpu.description for gpu in found if gpu.capability is None and find_card(gpu.description) is None]
+    if unknown and all(gpu.backend == "CUDA" for gpu in found):
+        notes.append(f"the compute capability of {unknown[0]} is not known: taken as 8.6; --gpu takes another")
+    if unified:
+        notes.append("unified memory: the GPU's memory is the host's, so what lies on the host takes from it too")
+    rig = Rig(tuple(gpu.gpu() for gpu in found), total, unified)
+    return Detected(rig, source, tuple(gpu.backend for gpu in found), free, tuple(notes))

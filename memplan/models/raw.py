@@ -1,0 +1,83 @@
+"""A model's header as a file of its own: kilobytes in place of gigabytes, to plan elsewhere, or for a report."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan.gguf.header import Header, SkippedArray
+from memplan.gguf.raw import RawHeader, assemble, key_entry, read_raw, tensor_entries
+from memplan.gguf.source import merge_shards, read_header, shard_paths
+from memplan.models.builtin import builtin_header, is_builtin
+from memplan.models.open import check_name, is_remote
+
+if TYPE_CHECKING:
+    from memplan.gguf.remote import Access
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderFile:
+    """A header-only GGUF file. ``data``: its bytes.  ``size``: bytes of the same file with its tensors' data."""
+
+    data: bytes
+    size: int
+
+
+def header_file(model: str, access: Access | None = None, *, vocabulary: bool = True) -> HeaderFile:
+    """The header of ``model`` as a file: every byte the original's, up to where its data would start.
+
+    A split model's shards become one file, without ``split.*`` keys and with its tensors laid out anew. Without
+    ``vocabulary`` all ``tokenizer.*`` keys go; ``tokenizer.ggml.model`` says none, and ``vocab_size`` how many tokens
+    there were, so memplan and llama.cpp still count them.
+
+    Raises what ``open_model`` raises.
+    """
+    raws = _raw_headers(model, access)
+    first = raws[0]
+    header = merge_shards([raw.header for raw in raws]) if len(raws) > 1 else first.header
+    tensors, end = tensor_entries(list(header.tensors.values()), header.alignment)
+    if len(raws) == 1 and vocabulary:
+        data = first.data + b"\0" * (-len(first.data) % header.alignment)
+        return HeaderFile(data, len(data) + end)
+    keys = {key: entry for key, entry in first.keys.items() if not (len(raws) > 1 and key.startswith("split."))}
+    if not vocabulary:
+        keys = _without_vocabulary(header, keys)
+    data = assemble(header.version, list(keys.values()), tensors, header.alignment)
+    return HeaderFile(data, len(data) + end)
+
+
+def _raw_headers(model: str, access: Access | None) -> list[RawHeader]:
+    if is_builtin(model):
+        return [_encoded(builtin_header(model))]
+    if is_remote(model):
+        from memplan.gguf.remote import read_remote_raw
+
+        return read_remote_raw(model, access)
+    check_name(model)
+    header = read_header(model)
+    return [_read_file(path) for path in (shard_paths(model, header.shards) if header.shards > 1 else [model])]
+
+
+def _read_file(path: str | os.PathLike[str]) -> RawHeader:
+    with open(path, "rb", buffering=0) as file:
+        return read_raw(file, os.fspath(path))
+
+
+def _encoded(header: Header) -> RawHeader:
+    """The bytes of a header that no file holds."""
+    keys = {key: key_entry(key, header.value_types[key], value) for key, value in header.metadata.items()}
+    tensors, _ = tensor_entries(list(header.tensors.values()), header.alignment)
+    data = assemble(header.version, list(keys.values()), tensors, header.alignment)
+    return RawHeader(replace(header), data, keys, b"".join(tensors))
+
+
+def _without_vocabulary(header: Header, keys: dict[str, bytes]) -> dict[str, bytes]:
+    kept = {key: entry for key, entry in keys.items() if not key.startswith("tokenizer.")}
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    size_key = f"{header.metadata.get('general.architecture', '')}.vocab_size"
+    if isinstance(tokens, tuple | SkippedArray):
+        kept[size_key] = key_entry(size_key, "u32", len(tokens))
+    if any(key.startswith("tokenizer.") for key in keys):
+        kept["tokenizer.ggml.model"] = key_entry("tokenizer.ggml.model", "str", "none")
+    return kept
