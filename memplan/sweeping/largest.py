@@ -1,13 +1,14 @@
 """The largest value of an axis with which everything still fits.
 
 By bisection where what is left falls as the value rises, by scan where it does not: compute buffers are not monotone,
-and llama.cpp refuses some settings between others that it takes.
+and llama.cpp refuses some settings between others that it takes. Values just above the answer are tried as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from memplan.errors import FlagError
 from memplan.llama.flags import same_setting
@@ -20,6 +21,8 @@ BISECTION = "bisection"
 SCAN = "scan"
 SAMPLES = 9
 """Values that are tried first, to see whether what is left only falls."""
+SCANNED = 257
+"""Values that a scan tries from the top down, evenly spread, before it halves the step above the first that fits."""
 NEIGHBOURS = 8
 """Values above the answer of a bisection that are tried too: packing moves by a little from value to value."""
 CONTEXT_STEP = 256
@@ -62,41 +65,46 @@ def largest(candidates: Sequence[int], ask: Callable[[int], Estimate]) -> Larges
         return known[i]
 
     last = len(candidates) - 1
-    samples = sorted({round(i * last / (SAMPLES - 1)) for i in range(SAMPLES)})
-    left = [slack(at(i)) for i in samples]
-    falls = all(b is not None and a is not None and b <= a for a, b in zip(left, left[1:], strict=False))
-    best = _bisect(samples, at) if falls else _scan(last, at)
-    value = None if best < 0 else candidates[best]
+    samples = _spread(last, SAMPLES)
+    monotone = _falls([slack(at(i)) for i in samples])
+    best = _last_fit(samples if monotone else _spread(last, SCANNED), at)
     return Largest(
-        value,
+        None if best < 0 else candidates[best],
         estimate=at(max(best, 0)),
         beyond=(candidates[best + 1], at(best + 1)) if best < last else None,
-        method=BISECTION if falls else SCAN,
+        method=BISECTION if monotone else SCAN,
         tried=len(known),
     )
 
 
-def _bisect(samples: Sequence[int], at: Callable[[int], Estimate]) -> int:
-    """The last index that fits, -1 for none; between samples it is found by halving, then its neighbours are tried."""
-    fits = [i for i in samples if at(i).fits]
-    low = fits[-1] if fits else -1
-    high = next((i for i in samples if i > low and not at(i).fits), None)
-    if high is None:
-        return low
-    if low < 0:
-        low, high = (0, high) if at(0).fits else (-1, 0)
+def _spread(last: int, count: int) -> list[int]:
+    """Up to ``count`` indices from 0 to ``last``, evenly."""
+    return sorted({round(i * last / (count - 1)) for i in range(count)})
+
+
+def _falls(left: Sequence[int | None]) -> bool:
+    """Whether what is left crosses 0 once at most, and only falls from there on; None, refused, is less than any."""
+    amounts = [-(1 << 62) if x is None else x for x in left]
+    fitting = [i for i, x in enumerate(amounts) if x >= 0]
+    start = fitting[-1] if fitting else 0
+    rest = amounts[start:]
+    return len(fitting) == start + bool(fitting) and all(b <= a for a, b in pairwise(rest))
+
+
+def _last_fit(grid: Sequence[int], at: Callable[[int], Estimate]) -> int:
+    """The largest index that fits, -1 for none: from the top of the grid down, then halving what lies above it."""
+    found = next((k for k in range(len(grid) - 1, -1, -1) if at(grid[k]).fits), -1)
+    if found < 0 or found == len(grid) - 1:
+        return grid[found] if found >= 0 else -1
+    low, high = grid[found], grid[found + 1]
     while high - low > 1:
         middle = (low + high) // 2
         if at(middle).fits:
             low = middle
         else:
             high = middle
-    above = range(min(low + NEIGHBOURS, samples[-1]), low, -1)
+    above = range(min(low + NEIGHBOURS, grid[found + 1] - 1), low, -1)
     return next((i for i in above if at(i).fits), low)
-
-
-def _scan(last: int, at: Callable[[int], Estimate]) -> int:
-    return next((i for i in range(last, -1, -1) if at(i).fits), -1)
 
 
 def candidates(sweeper: Sweeper, name: str) -> tuple[Axis, tuple[int, ...]]:

@@ -120,7 +120,7 @@ class Sweeper:
         count = prod(len(axis.values) for axis in self.axes)
         if count > MAX_POINTS:
             raise FlagError(f"--over: {count} points; at most {MAX_POINTS} in one sweep")
-        points = []
+        points: list[Point] = []
         for values in product(*(axis.values for axis in self.axes)):
             if progress is not None:
                 progress(len(points), count)
