@@ -5,17 +5,13 @@ MiB throughout, as llama.cpp's own log prints them. Colour and box drawing are t
 
 from __future__ import annotations
 
-import io
-import re
 import textwrap
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.text import Text
 
+from memplan.output.words import card_name, mib, model_line, printable, settings_line, to_text
 from memplan.result import DeviceUse, Estimate, HostUse
-
-MIB = 1 << 20
 
 OUTSIDE = ("the CUDA context of each process", "pools that grow at run time")
 """What llama.cpp or the driver takes outside llama.cpp's buffers."""
@@ -30,8 +26,8 @@ def render_table(estimate: Estimate, *, width: int = 80, colour: bool = False, u
     """
     width = max(width, 40)
     lines: list[Text | str] = []
-    lines += _wrapped(_model_line(estimate), width, "bold")
-    lines += _wrapped(_settings_line(estimate), width)
+    lines += _wrapped(model_line(estimate), width, "bold")
+    lines += _wrapped(settings_line(estimate), width)
     if estimate.refused is None:
         lines += ["", *_rows(estimate, width, unicode)]
     lines += [""]
@@ -39,35 +35,7 @@ def render_table(estimate: Estimate, *, width: int = 80, colour: bool = False, u
         lines += _wrapped(text, width, style)
     for note in _notes(estimate):
         lines += _wrapped(note, width, mark="- ")
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=1000,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        legacy_windows=False,
-    )
-    for line in lines:
-        console.print(line, soft_wrap=True)
-    return out.getvalue()
-
-
-def _model_line(estimate: Estimate) -> str:
-    model = estimate.model
-    name = re.split(r"[/\\]", model.path)[-1] or model.name
-    return f"{name}: {model.parameters / 1e9:,.1f} B parameters, {_mib(model.bytes)} MiB ({model.architecture})"
-
-
-def _settings_line(estimate: Estimate) -> str:
-    flags = estimate.flags
-    word = "slot" if flags.app == "server" else "sequence"
-    count = flags.n_parallel
-    if count > 1 and flags.kv_unified:
-        tokens = f"{estimate.n_ctx:,} tokens shared by {count} {word}s"
-    else:
-        tokens = f"{count} {word}{'s' * (count > 1)} of {estimate.n_ctx_seq:,} tokens"
-    return f"llama-{flags.app} {estimate.llama}: {tokens}, batch {flags.n_batch}/{flags.n_ubatch}"
+    return to_text(lines, colour)
 
 
 def _rows(estimate: Estimate, width: int, unicode: bool) -> list[Text | str]:
@@ -75,16 +43,16 @@ def _rows(estimate: Estimate, width: int, unicode: bool) -> list[Text | str]:
     host = estimate.host
     uses: list[DeviceUse | HostUse] = [*estimate.devices, host]
     figures = [
-        ("weights", "blue", [_mib(use.model) for use in uses]),
-        ("context", "magenta", [_mib(use.context) for use in uses]),
-        ("compute", "yellow", [_mib(use.compute) for use in uses]),
-        ("total", "", [_mib(use.total) for use in uses]),
-        ("free", "", [*(_mib(device.free) for device in estimate.devices), ""]),
-        ("left", "green", [_mib(use.left) for use in uses]),
+        ("weights", "blue", [mib(use.model) for use in uses]),
+        ("context", "magenta", [mib(use.context) for use in uses]),
+        ("compute", "yellow", [mib(use.compute) for use in uses]),
+        ("total", "", [mib(use.total) for use in uses]),
+        ("free", "", [*(mib(device.free) for device in estimate.devices), ""]),
+        ("left", "green", [mib(use.left) for use in uses]),
     ]
     figures = [column for column in figures if any(column[2])]
     names = [*(device.name for device in estimate.devices), "host"]
-    cards = [*(_card(device.description) for device in estimate.devices), ""]
+    cards = [*(card_name(device.description) for device in estimate.devices), ""]
     gap = 2 if width >= 100 else 1
     name_width = max(map(len, names))
     widths = [max(len(heading), *map(len, cells)) for heading, _, cells in figures]
@@ -152,16 +120,16 @@ def _verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
         if refused.mend:
             yield f"to mend it: {refused.mend}", ""
     elif not estimate.fits:
-        short = [f"{device.name} is {_mib(-device.left, up=True)} MiB short" for device in estimate.short]
+        short = [f"{device.name} is {mib(-device.left, up=True)} MiB short" for device in estimate.short]
         if estimate.host.left is not None and estimate.host.left < 0:
-            short.append(f"the host is {_mib(-estimate.host.left, up=True)} MiB short")
+            short.append(f"the host is {mib(-estimate.host.left, up=True)} MiB short")
         yield f"does not fit: {', '.join(short)}", "bold red"
     elif not estimate.devices:
-        yield f"needs {_mib(estimate.host.used, up=True)} MiB of the host's memory", "bold green"
+        yield f"needs {mib(estimate.host.used, up=True)} MiB of the host's memory", "bold green"
     else:
         tight = min(estimate.devices, key=lambda device: device.left)
         which = f", the least of {len(estimate.devices)} GPUs" if len(estimate.devices) > 1 else ""
-        yield f"fits: {_mib(tight.left)} MiB left on {tight.name}{which}", "bold green"
+        yield f"fits: {mib(tight.left)} MiB left on {tight.name}{which}", "bold green"
     if not estimate.exact:
         yield f"not exact: {estimate.approximate}", "yellow"
 
@@ -175,7 +143,7 @@ def _notes(estimate: Estimate) -> Iterator[str]:
 
 def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[Text]:
     """``text`` in lines that break between words; long words such as patterns stay whole."""
-    text = " ".join(_printable(text).split())
+    text = " ".join(printable(text).split())
     lines = textwrap.wrap(
         text,
         min(width, 110),
@@ -185,21 +153,3 @@ def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[
         break_on_hyphens=False,
     )
     return [Text(line, style) for line in lines]
-
-
-def _printable(text: str) -> str:
-    """``text`` without control characters: names come from files."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
-def _card(description: str) -> str:
-    """The card's name as people say it: ``RTX PRO 6000`` for NVIDIA RTX PRO 6000 Blackwell Workstation Edition."""
-    name = _printable(description).removeprefix("NVIDIA ").removeprefix("GeForce ")
-    return name.removesuffix(" Generation").removesuffix(" Workstation Edition").removesuffix(" Blackwell")
-
-
-def _mib(size: int | None, *, up: bool = False) -> str:
-    """``size`` in whole MiB, a shortage rounded away from zero so that it is never shown as less than it is."""
-    if size is None:
-        return ""
-    return f"{-(-size // MIB) if up else size // MIB if size < 0 else (size + MIB // 2) // MIB:,}"
