@@ -1,7 +1,7 @@
 """The command line: the only floor that parses arguments, prints and sets the exit status.
 
-``main`` is the console command. ``estimate`` goes past typer, whose import would double its time and whose parser would
-read llama-server's ``-ctk`` as ``-c tk``.
+``main`` is the console command. Commands in ``commands.DIRECT`` go past typer, whose import would double the time of
+``estimate`` and whose parser would read llama-server's ``-ctk`` as ``-c tk``.
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(args: list[str]) -> int:
-    if args[:1] == ["estimate"]:
-        from memplan.cli.estimate import run
+    from memplan.cli.commands import DIRECT
 
-        return run(args[1:])
+    if args and args[0] in DIRECT:
+        from importlib import import_module
+
+        status: int = import_module(f"memplan.cli.{args[0]}").run(args[1:])
+        return status
     from memplan.cli.app import run_app
 
     return run_app(args)

@@ -1,11 +1,13 @@
-"""The typer app: every command but ``estimate`` itself, and the help that lists them all."""
+"""The typer app: the commands that are typer's, and the help that lists them all."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from memplan.cli.commands import DIRECT
 from memplan.cli.models import models
 from memplan.cli.releases import releases
 from memplan.errors import MemplanError
@@ -54,13 +56,16 @@ def _memplan(
     pass
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
-def estimate(context: typer.Context) -> int:
-    """What llama.cpp will allocate on every device. See memplan estimate --help."""
-    from memplan.cli.estimate import run
+def _listed(name: str) -> Callable[[], None]:
+    """Stands for a command that ``memplan.cli.main`` runs itself, so that the help lists it."""
 
-    return run(context.args)
+    def command() -> None:
+        raise UsageError(f"{name} must come first; see memplan --help")
+
+    return command
 
 
+for _name, _help in DIRECT.items():
+    app.command(name=_name, help=_help, add_help_option=False)(_listed(_name))
 app.command()(models)
 app.command()(releases)

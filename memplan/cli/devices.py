@@ -1,0 +1,113 @@
+"""``memplan devices``: this machine's GPUs and memory, and a rig file of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from memplan.cli.options import read_options
+from memplan.errors import RigError
+
+if TYPE_CHECKING:
+    from memplan.machine.detected import Detected
+
+HELP: Final = """\
+Usage: memplan devices [options]
+
+  Which GPUs this machine has, in llama.cpp's order, and how much memory is free.
+  memplan estimate and memplan plan take them when no --gpu is given.
+
+  Asked are llama-server --list-devices, if one is on PATH; else NVIDIA's driver
+  (with the nvml extra: pip install 'memplan[nvml]'); else AMD's, in sysfs.
+
+Options:
+  --server FILE      the llama-server to ask
+  -o, --output FILE  write a rig file for --rig: JSON if its name ends in .json,
+                     TOML otherwise
+  --json             print one JSON object, sizes in bytes
+  -h, --help         print this
+
+Examples:
+  memplan devices
+  memplan devices --json
+  memplan devices -o this-machine.toml
+
+Exit status: 0 answered, 2 bad input (one line says what).
+"""
+
+_MIB: Final = 1 << 20
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print what was found; the exit status. Raises MemplanError."""
+    options = read_options(argv, "devices", values=("--server", "-o --output"), switches=("--json",))
+    if options.help:
+        sys.stdout.write(HELP)
+        return 0
+
+    from memplan.machine.detect import detect
+
+    machine = detect(options.get("--server") or "")
+    path = options.get("--output")
+    if path is not None:
+        if not machine.rig.gpus and machine.rig.host_total is None:
+            raise RigError(f"nothing was found on this machine ({machine.source}): no rig file is written")
+        from memplan.outfile import write_output
+        from memplan.rig_file import write_rig
+
+        text = write_rig(machine.rig, json=path.lower().endswith(".json"), about=f"from {machine.source}")
+        write_output(path, text.encode())
+    if "--json" in options:
+        import json
+
+        sys.stdout.write(json.dumps(devices_object(machine), indent=2) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(machine)) + "\n")
+    return 0
+
+
+def devices_object(machine: Detected) -> dict[str, Any]:
+    """What was found as plain dictionaries and lists; sizes in bytes."""
+    rig = machine.rig
+    return {
+        "source": machine.source if rig.gpus else None,
+        "gpus": [
+            {
+                "name": f"{backend}{machine.backends[:i].count(backend)}",
+                "description": gpu.description,
+                "total": gpu.total,
+                "free": gpu.free,
+                "compute_capability": "{}.{}".format(*gpu.compute_capability) if backend == "CUDA" else None,
+            }
+            for i, (gpu, backend) in enumerate(zip(rig.gpus, machine.backends, strict=True))
+        ],
+        "host": {"total": rig.host_total, "free": machine.host_free},
+        "unified": rig.unified,
+        "notes": list(machine.notes),
+    }
+
+
+def _lines(machine: Detected) -> list[str]:
+    found = devices_object(machine)
+    rows = [
+        (gpu["name"], _mib(gpu["total"]), _mib(gpu["free"]), _printable(gpu["description"]), gpu["compute_capability"])
+        for gpu in found["gpus"]
+    ]
+    host = found["host"]
+    if host["total"] is not None:
+        rows.append(("host", _mib(host["total"]), "" if host["free"] is None else _mib(host["free"]), "", None))
+    lines = [f"{'MiB':8}{'total':>10}{'free':>10}"] if rows else []
+    for name, total, free, description, capability in rows:
+        about = f"  {description}" + (f", compute capability {capability}" if capability else "")
+        lines.append(f"{name:8}{total:>10}{free:>10}{about}".rstrip())
+    lines.append(f"from {machine.source}" if found["gpus"] else f"no GPU found: {machine.source}")
+    return [*lines, *(f"- {note}" for note in machine.notes)]
+
+
+def _mib(size: int) -> str:
+    return f"{size // _MIB:,}"
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
