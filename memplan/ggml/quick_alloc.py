@@ -55,6 +55,7 @@ class StepFinder:
         self.schedule = schedule
         self.n_copies = n_copies
         self.deps = deps
+        self.needs = topology.needs.copy()
         self.children = topology.n_children.copy()
         self.views = topology.n_views.copy()
         self.owned = [False] * len(self.children)
@@ -80,7 +81,12 @@ class StepFinder:
                 self.children[i] += 1
         self._leafs()
         position = {i: at for at, i in enumerate(topology.order)}
-        starts = [0] + [position[self._id(split.start)] for split in schedule.splits[1:]] + [len(topology.order)]
+        walk, walked = topology.walk, topology.walked
+        needed = {*keep, *(self._id(node) for node, _, _ in schedule.copies)}
+        if not needed <= topology.visited:
+            # a node that asks nothing of the allocator in itself reads a copy, or something is kept until then
+            walk, walked = topology.order, list(range(len(topology.order) + 1))
+        starts = [0] + [walked[position[self._id(split.start)]] for split in schedule.splits[1:]] + [len(walk)]
         homes = self._homes()
         for n, split in enumerate(schedule.splits):
             for source in split.inputs:
@@ -89,7 +95,7 @@ class StepFinder:
                 copy = self.copy_ids[i, split.backend]
                 if not self.owned[copy]:
                     self._place(copy, split.backend)
-            self._walk(topology.order[starts[n] : starts[n + 1]], srcs, homes, keep)
+            self._walk(walk[starts[n] : starts[n + 1]], srcs, homes, keep)
         return Steps(self.steps, list(self.slots), self.slot_of, self.homes)
 
     def _walk(
@@ -102,7 +108,7 @@ class StepFinder:
         owns, takes, owned = self.topology.owns, self.topology.takes, self.owned
         children, views = self.children, self.views
         kept, base, steps, release = self.kept, self.topology.base, self.steps, self._release
-        slot_of, home_of = self.slot_of, self.homes
+        slot_of, home_of, needs = self.slot_of, self.homes, self.needs
         for i in nodes:
             if owns[i] and not owned[i]:
                 owned[i] = True
@@ -116,7 +122,7 @@ class StepFinder:
                         break
                 else:
                     self._place(i, homes[i])
-            for s in srcs[i]:
+            for s in needs[i]:
                 n = children[s] - 1
                 children[s] = n
                 if n == 0 and views[s] == 0:
@@ -186,6 +192,7 @@ class StepFinder:
         """Sources by id, with the copies that the splits read in place of what lies elsewhere."""
         srcs = self.topology.srcs.copy()
         homes = self.schedule.placed
+        matters, known = self.topology.matters, len(self.topology.matters)
         for split in self.schedule.splits:
             for source in split.inputs:
                 i = self._id(source)
@@ -195,11 +202,13 @@ class StepFinder:
             i = self._id(node)
             old = self._id(source)
             new = self.copy_ids[old, homes[node[0]].final[node[1]]]
-            self.children[old] -= 1
+            if matters[old]:
+                self.children[old] -= 1
             self.children[new] += 1
             changed = list(srcs[i])
             changed[j] = new
             srcs[i] = tuple(changed)
+            self.needs[i] = tuple([s for s in changed if s >= known or matters[s]])
             if j in (1, 2):
                 self.fed.add(i)
         return srcs

@@ -18,7 +18,10 @@ class Topology:
         order: node ids as they are computed.  leafs: leafs that the allocator places, in ggml's order.
         srcs: sources by id.  base: the tensor that owns a view's data, -1 for what is no view.
         owns: whether the allocator places a tensor.  takes: which sources' places a node may take over.
-        n_children, n_views: how many nodes read a tensor, and how many are views of it.
+        n_children, n_views: how many nodes read a tensor, and how many are views of it; for what matters alone.
+        matters: whether a tensor's data are the allocator's to place, its own or its base's.
+        walk: the nodes in order that the allocator has something to do for.  walked: how many of them come before each
+            place in ``order``.  visited: the same as a set.  needs: by id, the sources that matter.
         where: part and number in it, by id.
     """
 
@@ -26,13 +29,18 @@ class Topology:
         "base",
         "first",
         "leafs",
+        "matters",
         "n_children",
         "n_inputs",
         "n_views",
+        "needs",
         "order",
         "owns",
         "srcs",
         "takes",
+        "visited",
+        "walk",
+        "walked",
         "where",
     )
 
@@ -62,13 +70,24 @@ class Topology:
             given = first + part.out
         self.order = self._in_order(parts)
         self.leafs = self._leafs_in_order(parts)
+        owns, base = self.owns, self.base
+        self.matters = [owns[b] if b >= 0 else own for own, b in zip(owns, base, strict=True)]
+        matters = self.matters
+        self.needs = [tuple([i for i in srcs if matters[i]]) if srcs else () for srcs in self.srcs]
         self.n_children = [0] * len(self.srcs)
         self.n_views = [0] * len(self.srcs)
+        self.walk: list[int] = []
+        self.walked: list[int] = []
         for i in self.order:
-            if self.base[i] >= 0:
-                self.n_views[self.base[i]] += 1
-            for s in self.srcs[i]:
+            self.walked.append(len(self.walk))
+            if base[i] >= 0 and matters[i]:
+                self.n_views[base[i]] += 1
+            for s in self.needs[i]:
                 self.n_children[s] += 1
+            if owns[i] or self.needs[i]:
+                self.walk.append(i)
+        self.walked.append(len(self.walk))
+        self.visited = frozenset(self.walk)
 
     def _in_order(self, parts: Sequence[Part]) -> list[int]:
         """What a part computes before it looks at its input, then the rest of the part before, then its body."""
