@@ -1,0 +1,182 @@
+"""Where one GPU's layers end and the next one's begin: dynamic programming over layers and GPUs.
+
+llama.cpp gives each GPU a contiguous range of layers. For given rooms (what a GPU has for weights and caches, once its
+margin and compute buffer are taken off) the best ranges, and the best experts to leave on the host, are found exactly,
+up to the price of layers that are split between GPU and host, which is estimated here and counted in ``Shelf.choose``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memplan.planning.fill import Shelf
+from memplan.planning.layout import Layout
+from memplan.planning.ledger import Expert, Ledger
+from memplan.planning.speed import SPLIT_MS, Bandwidths
+
+HOST_LAYER_MS = 1e6
+"""Price of a layer whose attention is on the host: more than anything else that a plan can save."""
+
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """The kinds of experts that may stay on the host: of the first GPU's layers, and of all others'.
+
+    Experts on the host are copied to the first GPU for prompts (``ggml_backend_sched_backend_id_from_cur``, v0.5.0).
+    Which may be copied decides how many copies its compute buffer holds at once.
+    """
+
+    first: frozenset[str]
+    rest: frozenset[str]
+
+    def of(self, device: int) -> frozenset[str]:
+        """The kinds for one GPU's layers."""
+        return self.rest if device else self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A layout, and the milliseconds a token that its cut was found for."""
+
+    cost: float
+    layout: Layout
+
+
+class Cutter:
+    """Cuts layers for one ledger."""
+
+    def __init__(self, ledger: Ledger, bandwidths: Bandwidths) -> None:
+        self.ledger = ledger
+        self.shelf = Shelf(ledger.experts)
+        self.speeds = bandwidths
+        self._dense = ledger.dense_sums()
+        self._read = ledger.read_sums()
+        unit_bytes = self.shelf.unit * ledger.used_share
+        self._host_unit = bandwidths.host_ms(unit_bytes)
+        self._gpu_unit = [bandwidths.gpu_ms(d, unit_bytes) for d in ledger.devices]
+        self._read_ms = [bandwidths.gpu_ms(d, 1.0) for d in ledger.devices]
+
+    def cut(self, rooms: Sequence[int], kinds: Kinds, partial: bool = False, turn: int = 0) -> Cut | None:
+        """The best layout in which every GPU's weights and caches fit its room; None when there is none.
+
+        ``partial``: the first layers may be on the host altogether, as few as possible.  ``turn``: which of the first
+        GPU's layers keep their experts: 0: the first ones; n: those after the nth; -1: the last ones.
+        """
+        ledger = self.ledger
+        n = ledger.n_items
+        if ledger.fixed_homes is not None:
+            return self._fixed(rooms, kinds, ledger.fixed_homes, turn)
+        if ledger.first is not None:
+            starts = {ledger.first: 0.0}
+        else:
+            starts = {f: f * HOST_LAYER_MS for f in range(n + 1 if partial else 1)}
+        best = [starts.get(f, _NEVER) for f in range(n + 1)]
+        came: list[list[int]] = []
+        tables: dict[tuple[object, ...], list[list[float]]] = {}
+        for device in range(len(ledger.devices)):
+            key = (rooms[device], self._gpu_unit[device], kinds.of(device))
+            table = tables.get(key)
+            if table is None:
+                table = tables[key] = self._table(device, rooms[device], kinds.of(device))
+            after = list(best)
+            origin = list(range(n + 1))
+            for a, start in enumerate(best):
+                if start == _NEVER:
+                    continue
+                for length, cost in enumerate(table[a], 1):
+                    total = start + cost
+                    if total < after[a + length]:
+                        after[a + length] = total
+                        origin[a + length] = a
+            best = after
+            came.append(origin)
+        if best[n] == _NEVER:
+            return None
+        ends = [n]
+        for origin in reversed(came):
+            ends.append(origin[ends[-1]])
+        ends.reverse()
+        return self._finish(best[n], ends[0], tuple(ends[1:]), rooms, kinds, turn)
+
+    def price(self, layout: Layout) -> float:
+        """Milliseconds a token of a layout, in the terms of ``cut``; what the user has placed is not in it."""
+        ledger, share = self.ledger, self.ledger.used_share
+        total = layout.first * HOST_LAYER_MS
+        for device, (a, b) in enumerate(layout.ranges()):
+            if b > a:
+                total += SPLIT_MS + (self._read[b] - self._read[a]) * self._read_ms[device]
+        for il, (home, layer) in enumerate(zip(layout.homes(), ledger.experts, strict=True)):
+            if il < layout.first:
+                continue
+            elsewhere = set()
+            for e in layer:
+                name = e.names[0]
+                where = layout.moved.get(name, -1 if name in layout.host else home)
+                if where != home:
+                    elsewhere.add(where)
+                bytes_read = e.size * share
+                total += self.speeds.host_ms(bytes_read) if where < 0 else bytes_read * self._read_ms[where]
+            total += 2 * SPLIT_MS * len(elsewhere)
+        return total
+
+    def _fixed(self, rooms: Sequence[int], kinds: Kinds, homes: Sequence[int], turn: int) -> Cut | None:
+        first = sum(home < 0 for home in homes)
+        ends = [first + sum(0 <= home <= device for home in homes) for device in range(len(rooms))]
+        total, a = 0.0, first
+        for device, b in enumerate(ends):
+            if b > a:
+                costs = self._row(device, rooms[device], kinds.of(device), a)
+                if len(costs) < b - a:
+                    return None
+                total += costs[b - a - 1]
+            a = b
+        return self._finish(total, first, tuple(ends), rooms, kinds, turn)
+
+    def _table(self, device: int, room: int, kinds: frozenset[str]) -> list[list[float]]:
+        """``table[a][b - a - 1]``: milliseconds a token when the layers from a up to b are this GPU's."""
+        n = self.ledger.n_items
+        return [self._row(device, room, kinds, a) for a in range(n)] + [[]]
+
+    def _row(self, device: int, room: int, kinds: frozenset[str], a: int) -> list[float]:
+        sums = self.shelf.sums(kinds)[a]
+        dense, read, unit = self._dense, self._read, self.shelf.unit
+        gpu_unit, host_unit, read_ms = self._gpu_unit[device], self._host_unit, self._read_ms[device]
+        row = []
+        for b in range(a + 1, self.ledger.n_items + 1):
+            left = room - dense[b] + dense[a]
+            if left < 0:
+                break
+            s = sums[b - a]
+            host = s.least_host(left // unit)
+            if host < 0:
+                break
+            cost = SPLIT_MS + (read[b] - read[a]) * read_ms + (s.total - host) * gpu_unit
+            if host:
+                cost += host * host_unit + 2 * SPLIT_MS * -(-host // s.most)
+            row.append(cost)
+        return row
+
+    def _finish(
+        self, cost: float, first: int, ends: tuple[int, ...], rooms: Sequence[int], kinds: Kinds, turn: int
+    ) -> Cut:
+        """The layout of a cut: each GPU's experts are chosen; neighbours keep theirs on the host side by side."""
+        host: list[Expert] = []
+        layer_cost = 2 * SPLIT_MS / (self._host_unit or 1.0)
+        a, turned = first, turn
+        for device, b in enumerate(ends):
+            if b > a:
+                left = (rooms[device] - self._dense[b] + self._dense[a]) // self.shelf.unit
+                total = self.shelf.sums(kinds.of(device))[a][b - a].total
+                host += self.shelf.choose(_order(a, b, turned), kinds.of(device), total - left, layer_cost)
+                turned = -1 if turned >= 0 else 0
+            a = b
+        return Cut(cost, Layout(first, ends, frozenset(name for e in host for name in e.names)))
+
+
+def _order(a: int, b: int, turn: int) -> list[int]:
+    """The layers from a up to b, those first that keep their experts."""
+    layers = list(range(a, b))
+    return layers[::-1] if turn < 0 else layers[turn:] + layers[:turn]

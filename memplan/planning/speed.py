@@ -1,0 +1,110 @@
+"""How long a token takes: an estimate from bandwidths, to rank placements by, and what it assumes.
+
+A generated token reads every weight that it needs once; the time is bytes over bandwidth, and a little for each change
+of device. Caches, kernels' own overhead and a prompt's arithmetic are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from memplan.backends.cards import find_card
+from memplan.backends.devices import Gpu
+from memplan.errors import FlagError, shown
+
+GPU_SHARE = 0.75
+"""Share of a card's peak bandwidth that reading weights reaches."""
+
+HOST_SHARE = 0.65
+"""Share of the host's peak bandwidth that reading experts reaches."""
+
+SPLIT_MS = 0.03
+"""Milliseconds a change of device costs: a launch, a copy of activations, a wait."""
+
+DEFAULT_HOST = "2xDDR5-5600"
+"""Two channels, as a desktop has them."""
+
+_PEAK = {
+    "RTX 5090": 1792, "RTX 5080": 960, "RTX 5070 Ti": 896, "RTX 5070": 672, "RTX 5060 Ti": 448, "RTX 5060": 448,
+    "RTX 4090": 1008, "RTX 4080 SUPER": 736, "RTX 4080": 717, "RTX 4070 Ti SUPER": 672, "RTX 4070 Ti": 504,
+    "RTX 4070 SUPER": 504, "RTX 4070": 504, "RTX 4060 Ti": 288, "RTX 4060": 272, "RTX 3090 Ti": 1008,
+    "RTX 3090": 936, "RTX 3080 Ti": 912, "RTX 3080": 760, "RTX 3070": 448, "RTX 3060": 360, "RTX 2080 Ti": 616,
+    "GTX 1080 Ti": 484, "RTX PRO 6000": 1792, "RTX PRO 5000": 1344, "RTX PRO 4500": 896, "RTX 6000 Ada": 960,
+    "RTX 5000 Ada": 576, "RTX 4000 Ada": 360, "A6000": 768, "A5000": 768, "A40": 696, "A10": 600, "A10G": 600,
+    "L4": 300, "L40": 864, "L40S": 864, "A100 80GB": 2039, "A100 40GB": 1555, "H100": 3350, "H200": 4800,
+    "B200": 8000, "V100": 900, "V100 16GB": 900, "P40": 347, "P100": 732, "T4": 320,
+}  # fmt: skip
+"""Peak bandwidth of the known cards, GB/s, from their makers' data sheets; of two versions the slower."""
+
+_UNKNOWN_GPU = 500.0
+_MEMORY = re.compile(r"(?:([0-9]{1,2})\s*[x*]\s*)?(?:LP)?DDR([345])X?-([0-9]{3,5})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """GB/s that are taken for each GPU, in the rig's order, and for the host; ``assumed``: what was not given."""
+
+    gpus: tuple[float, ...]
+    host: float
+    assumed: tuple[str, ...] = ()
+
+    def gpu_ms(self, device: int, nbytes: float) -> float:
+        """Milliseconds to read ``nbytes`` on a GPU."""
+        return nbytes / (self.gpus[device] * GPU_SHARE * 1e6)
+
+    def host_ms(self, nbytes: float) -> float:
+        """Milliseconds to read ``nbytes`` on the host."""
+        return nbytes / (self.host * HOST_SHARE * 1e6)
+
+
+def find_bandwidths(gpus: Sequence[Gpu], given: Sequence[float] = (), host: str | None = None) -> Bandwidths:
+    """The bandwidths of a rig: those ``given`` (one for all GPUs or one each), the known cards', or a middling guess.
+
+    ``host``: GB/s, or a kind of memory such as ``8xDDR4-3200``. Raises FlagError.
+    """
+    assumed = []
+    if given and len(given) not in (1, len(gpus)):
+        raise FlagError(f"--gpu-bandwidth has {len(given)} values for {len(gpus)} GPUs: give one for all, or one each")
+    values = []
+    for i, gpu in enumerate(gpus):
+        if given:
+            values.append(given[i if len(given) > 1 else 0])
+            continue
+        known = card_bandwidth(gpu.description)
+        if known is None:
+            assumed.append(f"{gpu.description}: {_UNKNOWN_GPU:.0f} GB/s, since its card is not known")
+        values.append(known or _UNKNOWN_GPU)
+    if host is None:
+        assumed.append(f"host memory: {DEFAULT_HOST} ({host_bandwidth(DEFAULT_HOST):.0f} GB/s)")
+    assumed.append(f"{GPU_SHARE:.0%} of a GPU's and {HOST_SHARE:.0%} of the host's bandwidth reached")
+    assumed.append(f"{SPLIT_MS} ms a change of device; caches and arithmetic left out")
+    return Bandwidths(tuple(values), host_bandwidth(host or DEFAULT_HOST), tuple(dict.fromkeys(assumed)))
+
+
+@lru_cache(maxsize=64)
+def card_bandwidth(description: str) -> float | None:
+    """Peak GB/s of a known card, or None."""
+    card = find_card(description)
+    return None if card is None else _PEAK.get(card.name)
+
+
+def host_bandwidth(text: str) -> float:
+    """GB/s of ``96``, ``2xDDR5-5600`` or ``8xDDR4-3200`` (channels, 8 bytes each). Raises FlagError."""
+    kind = _MEMORY.fullmatch(text.strip())
+    if kind:
+        return int(kind[1] or 2) * int(kind[3]) * 8 / 1000
+    return bandwidth("--host-bandwidth", text, "GB/s, or channels and kind as in 8xDDR4-3200")
+
+
+def bandwidth(flag: str, text: str, wanted: str = "GB/s") -> float:
+    """A positive number of GB/s. Raises FlagError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise FlagError(f"{flag} {shown(text)}: must be {wanted}")
+    return value
