@@ -103,23 +103,24 @@ class Cutter:
 
     def price(self, layout: Layout) -> float:
         """Milliseconds a token of a layout, in the terms of ``cut``; what the user has placed is not in it."""
-        ledger, share = self.ledger, self.ledger.used_share
-        total = layout.first * HOST_LAYER_MS
+        total = layout.first * HOST_LAYER_MS + self.reading(layout)
+        total += SPLIT_MS * sum(b > a for a, b in layout.ranges())
+        for il, home in enumerate(layout.homes()):
+            if il >= layout.first:
+                elsewhere = {where for e in self.ledger.experts[il] if (where := layout.place(e, home)) != home}
+                total += 2 * SPLIT_MS * len(elsewhere)
+        return total
+
+    def reading(self, layout: Layout) -> float:
+        """Milliseconds to read what a token needs, without what the user has placed."""
+        total = self.speeds.host_ms(self._read[layout.first])
         for device, (a, b) in enumerate(layout.ranges()):
-            if b > a:
-                total += SPLIT_MS + (self._read[b] - self._read[a]) * self._read_ms[device]
-        for il, (home, layer) in enumerate(zip(layout.homes(), ledger.experts, strict=True)):
-            if il < layout.first:
-                continue
-            elsewhere = set()
+            total += (self._read[b] - self._read[a]) * self._read_ms[device]
+        for layer, home in zip(self.ledger.experts, layout.homes(), strict=True):
             for e in layer:
-                name = e.names[0]
-                where = layout.moved.get(name, -1 if name in layout.host else home)
-                if where != home:
-                    elsewhere.add(where)
-                bytes_read = e.size * share
-                total += self.speeds.host_ms(bytes_read) if where < 0 else bytes_read * self._read_ms[where]
-            total += 2 * SPLIT_MS * len(elsewhere)
+                where = layout.place(e, home)
+                nbytes = e.size * self.ledger.used_share
+                total += self.speeds.host_ms(nbytes) if where < 0 else nbytes * self._read_ms[where]
         return total
 
     def _fixed(self, rooms: Sequence[int], kinds: Kinds, homes: Sequence[int], turn: int) -> Cut | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memplan.planning.ledger import Ledger
+from memplan.planning.ledger import Expert, Ledger
 from memplan.planning.overrides import write_overrides
 
 HOST = "CPU"
@@ -39,6 +39,11 @@ class Layout:
         """Each device's first item and the one after its last."""
         begins = (self.first, *self.ends[:-1])
         return list(zip(begins, self.ends, strict=True))
+
+    def place(self, expert: Expert, home: int) -> int:
+        """The device of an expert, -1 for the host; ``home``: that of its layer."""
+        name = expert.names[0]
+        return self.moved.get(name, -1 if name in self.host else home)
 
     def homes(self) -> list[int]:
         """The device of each item, -1 for the host."""

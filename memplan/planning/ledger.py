@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from memplan.errors import FlagError
 from memplan.estimator import Question
 from memplan.ggml.backend import BufferType
 from memplan.ggml.tensor import new_tensor
@@ -85,8 +84,11 @@ class Ledger:
         return frozenset(e.kind for layer in self.experts for e in layer)
 
 
-def open_ledger(question: Question) -> Ledger | Refusal:
-    """The ledger of a question; its flags are the user's own. A Refusal when llama.cpp would not load the model."""
+def open_ledger(question: Question) -> Ledger | Refusal | None:
+    """The ledger of a question; its flags are the user's own.
+
+    A Refusal when llama.cpp would not load the model, None when no GPU is in use.
+    """
     model, flags, machine = question.model, question.flags, question.machine
     if model.tensors.refusal is not None:
         return model.tensors.refusal
@@ -97,7 +99,7 @@ def open_ledger(question: Question) -> Ledger | Refusal:
         return placement
     devices = placement.devices
     if not devices:
-        raise FlagError("no GPU is in use with these flags: there is nothing to place")
+        return None
     by_name = {d.name: i for i, d in enumerate(devices)}
     numbers = {d: i for i, d in enumerate(machine.gpus)}
     rules = tuple(pattern for pattern, _ in flags.overrides)

@@ -23,15 +23,13 @@ from memplan.planning.speed import SPLIT_MS, Bandwidths
 from memplan.releases import Release, find_release
 from memplan.result import Estimate
 
-import os
-DEBUG = bool(os.environ.get("PDEBUG"))
 ROUNDS = 6
 """Estimates that one way to place experts may take."""
 
-WORTH = 0.98
-"""A placement that llama.cpp would not choose by itself must take at most this share of the time."""
+WORTH = 0.9
+"""Share of the time that a placement may take in place of llama.cpp's own split, where that fits with every expert."""
 
-SAME = 1.02
+SAME = 1.05
 """Prices whose ratio is below this are as good as the same, where room is to be spread."""
 
 BALANCE = 32 << 20
@@ -39,6 +37,9 @@ BALANCE = 32 << 20
 
 CUSHIONS = (64 << 20, 512 << 20)
 """Bytes to leave for the compute of experts of other GPUs' layers, tried in turn."""
+
+SETTINGS = frozenset({"k-v-types-differ", "quantized-v-needs-flash-attention", "tensors-not-of-this-release"})
+"""Refusals that no placement mends."""
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -95,6 +96,7 @@ class Search:
         self.refused: Refusal | None = None
         self.estimates = 0
         self._known: dict[tuple[str, ...], Estimate] = {}
+        self._ledger: Ledger | None = None
 
     def estimate(self, args: Sequence[str]) -> Estimate:
         """The exact estimate of the user's flags and ``args``."""
@@ -109,20 +111,39 @@ class Search:
                 self.refused = known.refused
         return known
 
-    def find(self, partial: bool = True) -> Candidate | None:
+    def closest(self) -> Estimate | None:
+        """Of the estimates asked for, the one whose fullest GPU, or the host, is least over; None when all were refused."""
+        margins = self.setting.margins
+
+        def short(found: Estimate) -> int:
+            over = [m - d.left for d, m in zip(found.devices, margins, strict=True) if d.used]
+            return max([*over, 0 if found.host.left is None else -found.host.left])
+
+        answers = [found for found in self._known.values() if found.refused is None]
+        return min(answers, key=short, default=None)
+
+    def ledger(self) -> Ledger | None:
+        """What may be placed; None when llama.cpp would not load the model (see ``refused``), or no GPU is in use."""
+        if self._ledger is None:
+            opened = open_ledger(self.question)
+            if isinstance(opened, Refusal):
+                self.refused = opened
+            self._ledger = opened if isinstance(opened, Ledger) else None
+        return self._ledger
+
+    def find(self, partial: bool = True, quick: bool = False) -> Candidate | None:
         """The best placement that fits, or None.
 
         First with everything but experts on the GPUs; else with experts on the host computed there for prompts too;
-        else, if ``partial``, with whole layers on the host.
+        else, if ``partial``, with whole layers on the host.  ``quick``: any that fits will do.
         """
-        opened = open_ledger(self.question)
-        if isinstance(opened, Refusal):
-            self.refused = opened
+        ledger = self.ledger()
+        if ledger is None or (self.refused is not None and self.refused.kind in SETTINGS):
             return None
-        for in_part in (False, True) if partial and opened.first is None and opened.fixed_homes is None else (False,):
+        for in_part in (False, True) if partial and ledger.first is None and ledger.fixed_homes is None else (False,):
             for no_op_offload in (False, True) if self.flags.op_offload else (False,):
-                found = _Attempt(self, opened, no_op_offload, in_part).best()
-                if found is not None:
+                found = _Attempt(self, ledger, no_op_offload, in_part, quick).best()
+                if found is not None and (found.layout.first < ledger.n_items or ledger.first == ledger.n_items):
                     return found
         return None
 
@@ -130,7 +151,8 @@ class Search:
 class _Attempt:
     """The search among placements of one sort."""
 
-    def __init__(self, search: Search, ledger: Ledger, no_op_offload: bool, partial: bool) -> None:
+    def __init__(self, search: Search, ledger: Ledger, no_op_offload: bool, partial: bool, quick: bool) -> None:
+        self.quick = quick
         self.search = search
         self.ledger = ledger
         self.no_op_offload = no_op_offload
@@ -147,12 +169,14 @@ class _Attempt:
         """The best that fits."""
         default = self._default()
         start = self._ask(default)
+        if start.refused is not None and start.refused.kind in SETTINGS:
+            return None
         computes = self._computes(start)
         if not self.partial and not self.no_op_offload:
             self._all_on_gpus(default, start, computes)
         if self.found is None:
             self._with_host(computes)
-            if self.found is not None:
+            if self.found is not None and not self.quick:
                 self._move(self.found)
         return self.found
 
@@ -191,12 +215,14 @@ class _Attempt:
         none = Kinds(_NOTHING, _NOTHING)
         self._take(default, start)
         own = self.found
+        if own is not None and self.quick:
+            return
         self._refine(none, computes)
         if own is not None and self.found is not None and self.found.price > WORTH * own.price:
             self.found = own
         if self.found is None and start.pipeline_parallel:
             self._refine(none, [0] * len(computes), one_copy=True)
-        if self.found is not None and self.found is not own:
+        if self.found is not None and self.found is not own and not self.quick:
             self._balance(self.found, none)
 
     def _with_host(self, computes: Sequence[int]) -> None:
@@ -214,7 +240,7 @@ class _Attempt:
             if cut is not None:
                 bounds.append((cut.cost, number))
         for bound, number in sorted(bounds):
-            if self.found is not None and bound >= self.found.price:
+            if self.found is not None and (self.quick or bound >= self.found.price):
                 continue
             kinds = ways[number]
             guess = list(computes)
@@ -223,7 +249,7 @@ class _Attempt:
             if self.copies:
                 guess[0] = self._least_copy(kinds)
             self._refine(kinds, guess)
-        if self.copies and self.found is not None:
+        if self.copies and self.found is not None and not self.quick:
             self._turn(self.found, ways)
 
     def _turn(self, found: Candidate, ways: Sequence[Kinds]) -> None:
@@ -258,8 +284,6 @@ class _Attempt:
         raised: set[int] = set()
         for _ in range(ROUNDS):
             cut = self._cut(computes, kinds, turn=turn)
-            if DEBUG:
-                print("   refine", sorted(kinds.first), sorted(kinds.rest), turn, [c >> 20 for c in computes], cut and cut.cost, self.found and self.found.price)
             if cut is None or (self.found is not None and cut.cost >= self.found.price):
                 return
             layout = replace(cut.layout, one_copy=one_copy, no_op_offload=self.no_op_offload)
@@ -267,6 +291,8 @@ class _Attempt:
             if answer.refused is not None:
                 return
             fits = self._take(layout, answer)
+            if fits and self.quick:
+                return
             lowered = False
             for d, (compute, (a, b)) in enumerate(zip(self._computes(answer), layout.ranges(), strict=True)):
                 if compute > computes[d]:

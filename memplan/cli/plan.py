@@ -1,0 +1,134 @@
+"""``memplan plan``: flags with which a model fits a rig."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from memplan.cli import terminal
+from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.estimate import DOES_NOT_FIT, Asked, read_question
+from memplan.errors import FlagError, shown
+from memplan.llama.flag_values import whole
+
+if TYPE_CHECKING:
+    from memplan.planning.speed import Bandwidths
+
+USAGE = """\
+Usage: memplan plan MODEL [llama-server's flags] [options]
+
+  Flags with which llama.cpp loads the model on these GPUs and leaves a margin on
+  each: -ngl, -ts, and -ot with as few and as short patterns as will do. Attention,
+  shared experts and the output layer go on GPUs, then as many experts as fit.
+  Every plan is proved by an exact estimate.
+
+  The flags given are kept: -c, -np, -ub, -ctk, but also -ot, -ncmoe, -ts, -ngl.
+
+Options:
+  --margin MIB[,MIB...]  what to leave free: on every GPU, or on each
+                         (1024, or what --fit-target says)
+  --search NAMES         choose these too, of c, ub, np, cache: as large as costs
+                         no expert its place, or as small as must be
+  --format FORMAT        table (default), args (one line to paste), sh (a script),
+                         ini (for llama-server's --models-preset), json
+  --json                 the same as --format json
+  --gpu-bandwidth GB/S[,...]   for the estimated time a token: known cards'
+  --host-bandwidth GB/S|KIND   as in 96 or 8xDDR4-3200; 2xDDR5-5600 by default
+  -h, --help             print this
+
+  --gpu, --rig, --llama, --app, --without-op are those of memplan estimate.
+
+Examples:
+  memplan plan deepseek-v4-flash --gpu "2*RTX 3090" -c 131072 -np 1
+  memplan plan flash.gguf --gpu "RTX 5090" --gpu "RTX 3060" -c 65536 --format args
+
+Exit status: 0 a plan, 1 nothing fits (what would is printed), 2 bad input.
+"""
+
+VALUES = ("--margin", "--search", "--format", "--gpu-bandwidth", "--host-bandwidth")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan plan`` on stdout; the exit status. Raises MemplanError for bad input."""
+    arguments = parse_arguments(argv, VALUES)
+    if arguments.help:
+        sys.stdout.write(USAGE)
+        return 0
+    style = _format(arguments)
+    asked = read_question(arguments)
+
+    from memplan.output import plan as output
+    from memplan.planning.plan import NoPlan, make_plan
+    from memplan.planning.search import Setting
+
+    setting = Setting(
+        header=asked.header,
+        argv=arguments.flags,
+        rig=asked.rig,
+        margins=read_margins(arguments, asked),
+        bandwidths=_bandwidths(arguments, asked),
+        llama=asked.llama,
+        app=arguments.app,
+        without_ops=asked.without_ops,
+    )
+    plan = make_plan(setting, _names(arguments))
+    name = asked.header.name
+    model = name if os.path.exists(name) else None
+    if style == "json":
+        text = output.plan_json(plan)
+    elif isinstance(plan, NoPlan):
+        text = output.no_plan_text(plan, terminal.width())
+    elif style == "args":
+        text = output.plan_args(plan)
+    elif style == "sh":
+        text = output.plan_script(plan, model)
+    elif style == "ini":
+        text = output.plan_ini(plan, model, name)
+    else:
+        text = output.plan_table(
+            plan, width=terminal.width(), colour=terminal.colour(), unicode=terminal.unicode()
+        )
+    if isinstance(plan, NoPlan) and style not in ("json", "table"):
+        sys.stderr.write(text)  # a script must not paste this
+    else:
+        sys.stdout.write(text)
+    return DOES_NOT_FIT if isinstance(plan, NoPlan) else 0
+
+
+def read_margins(arguments: Arguments, asked: Asked) -> tuple[int, ...]:
+    """Bytes to leave on each GPU, from ``--margin``, else from ``--fit-target``, else 1024 MiB. Raises FlagError."""
+    count = len(asked.rig.gpus)
+    texts = arguments.own.get("--margin", ())
+    if texts:
+        values = tuple(whole("--margin", part, 0, 1 << 30) for part in texts[-1].split(","))
+    else:
+        values = asked.flags.fit_target
+    if len(values) not in (1, count):
+        flag = "--margin" if texts else "--fit-target"
+        raise FlagError(f"{flag} has {len(values)} values for {count} GPUs: give one for all, or one each")
+    return tuple((values * count if len(values) == 1 else values)[i] << 20 for i in range(count))
+
+
+def _bandwidths(arguments: Arguments, asked: Asked) -> Bandwidths:
+    from memplan.planning.speed import bandwidth, find_bandwidths
+
+    texts = arguments.own.get("--gpu-bandwidth", ())
+    given = [bandwidth("--gpu-bandwidth", part) for part in texts[-1].split(",")] if texts else []
+    return find_bandwidths(asked.rig.gpus, given, arguments.own.get("--host-bandwidth", (None,))[-1])
+
+
+def _names(arguments: Arguments) -> list[str]:
+    return [name for text in arguments.own.get("--search", ()) for name in text.split(",") if name]
+
+
+def _format(arguments: Arguments) -> str:
+    from memplan.output.plan import FORMATS
+
+    style = arguments.own.get("--format", ("json" if arguments.json else "table",))[-1]
+    if style not in FORMATS:
+        raise FlagError(f"--format {shown(style)}: must be one of {', '.join(FORMATS)}")
+    if arguments.json and style != "json":
+        raise FlagError(f"--json and --format {style}: give only one of them")
+    return style

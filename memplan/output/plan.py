@@ -1,0 +1,227 @@
+"""A plan as flags, a script, a preset, a table or JSON: pure functions from data to text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from memplan.errors import FlagError, shown
+from memplan.llama.flags import arity, read_flags
+
+if TYPE_CHECKING:
+    from memplan.planning.nearest import Change
+    from memplan.planning.plan import NoPlan, Plan
+
+MIB = 1 << 20
+
+FORMATS: Final = ("table", "args", "sh", "ini", "json")
+"""What ``--format`` takes."""
+
+LONG: Final = {
+    "-c": "ctx-size", "-b": "batch-size", "-ub": "ubatch-size", "-np": "parallel", "-fa": "flash-attn",
+    "-ctk": "cache-type-k", "-ctv": "cache-type-v", "-ngl": "n-gpu-layers", "-ts": "tensor-split",
+    "-ot": "override-tensor", "-ncmoe": "n-cpu-moe", "-cmoe": "cpu-moe", "-ncffn": "n-cpu-ffn", "-sm": "split-mode",
+    "-mg": "main-gpu", "-dev": "device", "-nkvo": "no-kv-offload", "-kvu": "kv-unified", "-no-kvu": "no-kv-unified",
+    "-m": "model", "-t": "threads",
+}  # fmt: skip
+"""Keys of a preset for flags that people write short."""
+
+_SHORT: Final = {f"--{long}": short for short, long in LONG.items()}
+_OVERRIDES: Final = frozenset({"-ot", "-cmoe", "-ncmoe", "-ncffn"})
+_MODEL: Final = frozenset({"-m", "--model"})
+
+Pair = tuple[str, str | None]
+"""A flag and its value; None for a flag that stands alone."""
+
+
+def merged(fixed: Sequence[str], args: Sequence[str]) -> list[Pair]:
+    """The user's flags and the added ones as one list: each flag once, with the value that holds; the model left out.
+
+    Overrides stand last, in the order in which llama.cpp tries them; neighbouring ``-ot`` are one.
+    """
+    pairs: dict[str, str | None] = {}
+    overrides: list[Pair] = []
+    for spelled, value in read_flags([*fixed, *args]):
+        flag = _SHORT.get(spelled, spelled)
+        if flag in _MODEL:
+            continue
+        if flag not in _OVERRIDES:
+            pairs[flag] = value if arity(flag) else None
+        elif flag == "-ot" and overrides and overrides[-1][0] == "-ot":
+            overrides[-1] = ("-ot", f"{overrides[-1][1]},{value}")
+        else:
+            overrides.append((flag, value if arity(flag) else None))
+    return [*pairs.items(), *overrides]
+
+
+def plan_args(plan: Plan) -> str:
+    """All flags in one line, quoted for a shell."""
+    return " ".join(shlex.quote(word) for pair in merged(plan.fixed, plan.args) for word in pair if word is not None) + "\n"
+
+
+def plan_script(plan: Plan, model: str | None) -> str:
+    """A shell script that starts the server; without a ``model`` it asks for one in the environment."""
+    program = f"llama-{plan.estimate.flags.app}"
+    lines = [f"{program} -m " + ('"${MODEL:?set it to the GGUF file}"' if model is None else shlex.quote(model))]
+    lines += ["  " + " ".join(shlex.quote(w) for w in pair if w is not None) for pair in merged(plan.fixed, plan.args)]
+    comments = "".join(f"# {line}\n" for line in summary(plan))
+    return f"#!/bin/sh\n{comments}exec " + " \\\n".join(lines) + ' \\\n  "$@"\n'
+
+
+def plan_ini(plan: Plan, model: str | None, name: str) -> str:
+    """A section of a file for llama-server's ``--models-preset``, with its comment."""
+    comments = "".join(f"; {line}\n" for line in summary(plan))
+    return f"version = 1\n\n{comments}{ini_section(plan, section_name(name), model)}"
+
+
+def ini_section(plan: Plan, name: str, model: str | None) -> str:
+    """One section; without a ``model``, a comment stands for it.
+
+    Keys and values as ``common/preset.cpp`` (v0.5.0) reads them. Raises FlagError for a value that it would cut short.
+    """
+    lines = [f"[{re.sub(r'[^A-Za-z0-9._ -]', '-', name)}]"]
+    lines.append("; model = /path/to/the/first/shard.gguf" if model is None else f"model = {_ini_value('-m', model)}")
+    pairs = merged(plan.fixed, plan.args)
+    if sum(flag in _OVERRIDES for flag, _ in pairs) > 1:  # a preset keeps no order between its keys
+        rules = plan.estimate.flags.overrides
+        pairs = [pair for pair in pairs if pair[0] not in _OVERRIDES]
+        pairs.append(("-ot", ",".join(f"{pattern}={buffer}" for pattern, buffer in rules)))
+    for flag, value in pairs:
+        key = LONG.get(flag, flag.lstrip("-"))
+        lines.append(f"{key} = {'true' if value is None else _ini_value(flag, value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _ini_value(flag: str, value: str) -> str:
+    if re.search(r"[;#\r\n]", value) or value != value.strip():
+        raise FlagError(f"{flag} {shown(value)}: a preset cannot hold ;, # or line ends; use another format")
+    return value
+
+
+def section_name(model: str) -> str:
+    """A section's name for a model: its file's, without shard number and ending."""
+    name = re.split(r"[/\\]", model)[-1]
+    return re.sub(r"(-[0-9]{5}-of-[0-9]{5})?\.gguf$", "", name) or "model"
+
+
+def summary(plan: Plan) -> list[str]:
+    """What a script or a preset should say about itself: made for what, predicted bytes a device."""
+    estimate = plan.estimate
+    lines = [f"llama.cpp {estimate.llama}, {'predicted' if estimate.exact else 'predicted approximately'}:"]
+    for device in estimate.devices:
+        lines.append(
+            f"{device.name} {device.description}: model {device.model}, context {device.context},"
+            f" compute {device.compute} bytes; {device.left // MIB} MiB left of {device.free // MIB}"
+        )
+    host = estimate.host
+    lines.append(f"host: model {host.model}, context {host.context}, compute {host.compute} bytes")
+    return lines
+
+
+def plan_object(plan: Plan | NoPlan) -> dict[str, Any]:
+    """The plan as plain dictionaries and lists; ``args`` is None when nothing fits."""
+    from memplan.output.json import estimate_object
+    from memplan.planning.plan import NoPlan
+
+    if isinstance(plan, NoPlan):
+        return {
+            "args": None,
+            "fixed": list(plan.fixed),
+            "nearest": [_change_object(change) for change in plan.nearest],
+            "notes": [plan.why],
+            "refused": None if plan.refused is None else {"kind": plan.refused.kind, "said": plan.refused.said},
+        }
+    return {
+        "args": list(plan.args),
+        "fixed": list(plan.fixed),
+        "estimate": estimate_object(plan.estimate),
+        "notes": list(plan.notes),
+        "placed": [
+            {
+                "device": share.device,
+                "layers": None if share.layers is None else [share.layers[0], share.layers[1] - 1],
+                "output": share.output,
+                "experts": share.experts,
+                "expert_bytes": share.expert_bytes,
+            }
+            for share in plan.shares
+        ],
+        "token_ms": {"estimated": round(plan.token_ms, 2), "assumed": list(plan.assumed)} if plan.shares else None,
+        "nearest": [_change_object(change) for change in plan.nearest],
+    }
+
+
+def _change_object(change: Change) -> dict[str, Any]:
+    from memplan.output.json import estimate_object
+
+    found = {"change": change.change, "args": list(change.args), "estimate": estimate_object(change.estimate)}
+    return {**found, "drop": list(change.drop)} if change.drop else found
+
+
+def plan_json(plan: Plan | NoPlan) -> str:
+    """``plan_object`` as text."""
+    return json.dumps(plan_object(plan), indent=2) + "\n"
+
+
+def plan_table(plan: Plan, *, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+    """The flags, the estimate, what sits where, and what was traded, for people."""
+    from memplan.output.table import render_table
+    from memplan.output.words import to_text
+
+    estimate = render_table(plan.estimate, width=width, colour=colour, unicode=unicode)
+    lines = ["add: " + " ".join(shlex.quote(word) for word in plan.args), ""]
+    text = to_text(lines) + estimate
+    if not plan.shares:
+        return text
+    more = ["", *_share_lines(plan, unicode), ""]
+    per_second = 1000 / plan.token_ms if plan.token_ms else 0
+    more.append(f"about {plan.token_ms:.1f} ms a token ({per_second:.0f} a second), estimated: {'; '.join(plan.assumed)}")
+    more += [f"- {note}" for note in plan.notes]
+    return text + to_text(_wrapped(more, width))
+
+
+def _share_lines(plan: Plan, unicode: bool) -> list[Any]:
+    from memplan.output.columns import column_lines
+
+    rows = []
+    for share in plan.shares:
+        layers = "" if share.layers is None else _span(share.layers)
+        rows.append((share.device, layers + (", output" if share.output else ""), f"{share.experts}", f"{share.expert_bytes // MIB:,}"))
+    return column_lines(("", "layers", "experts", "MiB"), rows, (False, False, True, True), unicode)
+
+
+def _span(layers: tuple[int, int]) -> str:
+    first, last = layers[0], layers[1] - 1
+    return f"{first}" if first == last else f"{first} to {last}"
+
+
+def no_plan_text(plan: NoPlan, width: int = 80) -> str:
+    """Why nothing fits, and what would."""
+    from memplan.output.words import to_text
+
+    lines = [plan.why]
+    if plan.refused is not None and plan.refused.mend:
+        lines.append(f"to mend it: {plan.refused.mend}")
+    for change in plan.nearest:
+        lines.append(f"- {change.change} fits: {' '.join(shlex.quote(word) for word in change.args)}")
+    if not plan.nearest:
+        lines.append("no smaller context, ubatch or cache, and no fewer slots, would fit either")
+    return to_text(_wrapped(lines, width))
+
+
+def _wrapped(lines: Iterable[Any], width: int) -> list[Any]:
+    import textwrap
+
+    out: list[Any] = []
+    for line in lines:
+        if isinstance(line, str) and line:
+            indent = "  " if line.startswith("- ") else ""
+            out += textwrap.wrap(
+                line, max(40, min(width, 110)), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+        else:
+            out.append(line)
+    return out

@@ -1,0 +1,259 @@
+"""Other settings: the nearest that fit when nothing does, and the largest that cost a plan nothing.
+
+Each is a whole plan of its own, proved by an exact estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from memplan.errors import FlagError, shown
+from memplan.llama.flags import Flags, arity, parse_flags, read_flags
+from memplan.llama.refusals import Refusal
+from memplan.planning.search import Candidate, Search, Setting
+from memplan.result import Estimate
+
+CONTEXT_STEP: Final = 1024
+"""Tokens between the contexts that are tried."""
+
+LEAST_CONTEXT: Final = 4096
+"""The smallest context that is proposed, as llama.cpp's ``--fit-ctx``."""
+
+LEAST_UBATCH: Final = 32
+"""The smallest ubatch that is proposed: below it llama.cpp offloads nothing (``ggml_backend_cuda_device_offload_op``)."""
+
+SEARCHED: Final = {
+    "c": "c", "ctx": "c", "ctx-size": "c", "context": "c", "ub": "ub", "ubatch": "ub", "ubatch-size": "ub",
+    "np": "np", "parallel": "np", "slots": "np", "cache": "cache", "ctk": "cache", "ctv": "cache",
+}  # fmt: skip
+"""Names of settings that may be searched for, and what they stand for."""
+
+_CACHES = ("f16", "q8_0", "q4_0")
+_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8, "q5_1": 6, "q5_0": 6, "q4_1": 5, "q4_0": 4, "iq4_nl": 4}
+_PLACEMENT = frozenset(
+    "-ngl --gpu-layers --n-gpu-layers -ts --tensor-split -ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe"
+    " -ncffn --n-cpu-ffn -sm --split-mode -mg --main-gpu -dev --device".split()
+)
+Words = tuple[str, ...]
+
+_MENDS: Final[Mapping[str, Callable[[Flags], list[Words]]]] = {
+    "k-v-types-differ": lambda flags: [("-ctv", flags.type_k), ("-ctk", flags.type_v)],
+    "quantized-v-needs-flash-attention": lambda flags: [("-fa", "on"), ("-ctk", "f16", "-ctv", "f16")],
+    "permuted-quantized-tensor": lambda flags: [("-ctk", "f16", "-ctv", "f16")],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change with which a plan fits.
+
+    ``change``: what to change, as it is written on a command line.  ``args``: the changed flags and all placement flags,
+    to add to the user's own.  ``drop``: flags of the user's that must go.  ``kept``: about how much of the setting is
+    left, 1 for all.  ``estimate``: exact.
+    """
+
+    change: str
+    args: Words
+    estimate: Estimate
+    kept: float
+    drop: Words = ()
+
+
+class Prober:
+    """Finds plans for variants of a setting, and counts their estimates."""
+
+    def __init__(self, setting: Setting, partial: bool = False) -> None:
+        self.setting = setting
+        self.partial = partial
+        self.flags = parse_flags(setting.argv, setting.app)
+        self.estimates = 0
+
+    def fits(self, words: Sequence[str]) -> bool:
+        """Whether any placement fits with these flags added."""
+        return self._find(words, quick=True) is not None
+
+    def plan(self, words: Sequence[str]) -> Candidate | None:
+        """The best placement with these flags added."""
+        return self._find(words, quick=False)
+
+    def change(self, words: Words, kept: float) -> Change | None:
+        """The same as a change; None when nothing fits."""
+        found = self.plan(words)
+        return None if found is None else Change(" ".join(words), (*words, *found.args), found.estimate, kept)
+
+    def _find(self, words: Sequence[str], quick: bool) -> Candidate | None:
+        search = Search(replace(self.setting, argv=(*self.setting.argv, *words)))
+        found = search.find(self.partial, quick)
+        self.estimates += search.estimates
+        return found
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens of context that the flags ask for."""
+        return self.flags.n_ctx or self.trained
+
+    @property
+    def trained(self) -> int:
+        """The model's training context."""
+        return Search(self.setting).question.model.hparams.n_ctx_train
+
+
+def nearest_changes(setting: Setting, refused: Refusal | None = None) -> tuple[tuple[Change, ...], int]:
+    """Changes that make a plan fit, the smallest first, and how many estimates that took.
+
+    With everything but experts on the GPUs if any change makes that fit, else with as many layers as can be.
+    ``refused``: why llama.cpp would not start, if that is what is wrong.
+    """
+    probe = Prober(setting)
+    found: list[Change | None] = []
+    mends = _MENDS.get(refused.kind) if refused is not None else None
+    if mends is not None:
+        found = [probe.change(words, 0.5) for words in mends(probe.flags)]
+    elif refused is None:
+        for partial in (False, True):
+            probe.partial = partial
+            found = list(_smaller(probe)) if probe.fits(_smallest(probe.flags)) else []
+            if any(found):
+                break
+    found.append(_without_placement(setting, probe))
+    changes = sorted((change for change in found if change is not None), key=lambda change: -change.kept)
+    return tuple(changes), probe.estimates
+
+
+def _smallest(flags: Flags) -> Words:
+    """Everything as small as it is proposed: if this does not fit, no single change does."""
+    sizes = ("-c", str(min(flags.n_ctx or LEAST_CONTEXT, LEAST_CONTEXT)), "-ub", str(LEAST_UBATCH), "-np", "1")
+    return (*sizes, "-ctk", "q4_0", "-ctv", "q4_0") if flags.flash_attn != "off" else sizes
+
+
+def _smaller(probe: Prober) -> Iterator[Change | None]:
+    """A smaller context, ubatch, cache; fewer slots; caches on the host if nothing else helps."""
+    flags = probe.flags
+    helped = False
+    change = reach_context(probe)
+    for options in (_ubatches(flags), _slots(flags), _cache_types(flags)):
+        helped = helped or change is not None
+        yield change
+        change = next((c for words, kept in options if probe.fits(words) and (c := probe.change(words, kept))), None)
+    yield change
+    if flags.offload_kqv and not helped and change is None:
+        yield probe.change(("-nkvo",), 0.1)
+
+
+def reach_context(probe: Prober) -> Change | None:
+    """The largest context with which a plan fits, if it is smaller than what was asked for."""
+    n_ctx = probe.n_ctx
+    least = max(LEAST_CONTEXT, CONTEXT_STEP * probe.flags.n_parallel)
+    steps = _largest((n_ctx - 1) // CONTEXT_STEP, lambda n: probe.fits(_context(n)), least // CONTEXT_STEP)
+    while steps is not None:
+        words = _context(steps)
+        change = probe.change(words, steps * CONTEXT_STEP / n_ctx)
+        if change is not None:
+            return change
+        steps = steps - 1 if steps > least // CONTEXT_STEP else None
+    return None
+
+
+def widen(setting: Setting, name: str) -> tuple[Words, int]:
+    """The flags that raise a setting as far as no expert loses its place on a GPU, or lower it as far as it must be.
+
+    Empty when it is best as given. Raises FlagError for a setting that cannot be searched for.
+    """
+    axis = SEARCHED.get(name.strip().lstrip("-"))
+    if axis is None:
+        raise FlagError(f"--search {shown(name)}: must be c, ub, np or cache")
+    probe = Prober(setting)
+    base = probe.plan(())
+    if base is None:
+        return _lowered(probe, axis), probe.estimates
+    least = _weights(base)
+
+    def free(words: Sequence[str]) -> bool:
+        found = probe.plan(words)
+        return found is not None and _weights(found) >= least and found.layout.no_op_offload == base.layout.no_op_offload
+
+    flags = probe.flags
+    if axis == "c":
+        steps = _largest(probe.trained * flags.n_parallel // CONTEXT_STEP, lambda n: free(_context(n)), probe.n_ctx // CONTEXT_STEP)
+        words = _context(steps) if steps and steps * CONTEXT_STEP > probe.n_ctx else ()
+    elif axis == "ub":
+        higher = [2**n for n in range(flags.n_batch.bit_length() - 1, 4, -1) if 2**n > flags.n_ubatch]
+        words = next((w for ub in higher if free(w := ("-ub", str(ub)))), ())
+    elif axis == "np":
+        higher = [n for n in (16, 8, 6, 4, 3, 2) if n > flags.n_parallel]
+        words = next((w for n in higher if free(w := ("-np", str(n)))), ())
+    else:
+        better = [kind for kind in _CACHES if _BITS[kind] > _BITS[flags.type_k]]
+        words = next((w for kind in better if free(w := ("-ctk", kind, "-ctv", kind))), ())
+    return words, probe.estimates
+
+
+def _lowered(probe: Prober, axis: str) -> Words:
+    if axis == "c":
+        change = reach_context(probe)
+        return () if change is None else change.args[:2]
+    options = {"ub": _ubatches, "np": _slots, "cache": _cache_types}[axis](probe.flags)
+    return next((words for words, _ in options if probe.fits(words)), ())
+
+
+def _weights(found: Candidate) -> int:
+    return sum(device.model for device in found.estimate.devices)
+
+
+def _context(steps: int) -> Words:
+    return "-c", str(steps * CONTEXT_STEP)
+
+
+def _largest(high: int, fits: Callable[[int], bool], low: int) -> int | None:
+    """The largest number up to ``high`` that fits, by bisection; None when ``low`` does not."""
+    if high < low or not fits(low):
+        return None
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+_Options = list[tuple[Words, float]]
+
+
+def _ubatches(flags: Flags) -> _Options:
+    ubatch = min(flags.n_ubatch, flags.n_batch)
+    lower = [2**n for n in range(ubatch.bit_length(), 4, -1) if LEAST_UBATCH <= 2**n < ubatch]
+    return [(("-ub", str(ub)), ub / ubatch) for ub in lower]
+
+
+def _slots(flags: Flags) -> _Options:
+    count = flags.n_parallel
+    unified = ("-kvu",) if flags.kv_unified and "-kvu" not in flags.given else ()
+    return [(("-np", str(n), *(unified if n > 1 else ())), n / count) for n in range(min(count - 1, 8), 0, -1)]
+
+
+def _cache_types(flags: Flags) -> _Options:
+    bits = _BITS[flags.type_k]
+    lower = [kind for kind in _CACHES if _BITS[kind] < bits]
+    return [(("-ctk", kind, "-ctv", kind), _BITS[kind] / bits) for kind in lower]
+
+
+def _without_placement(setting: Setting, probe: Prober) -> Change | None:
+    """The plan without the placement flags that the user gave."""
+    drop = tuple(sorted(_PLACEMENT & probe.flags.given))
+    if not drop:
+        return None
+    kept: list[str] = []
+    for flag, value in read_flags(setting.argv):
+        if flag not in _PLACEMENT:
+            kept += [flag, value] if arity(flag) else [flag]
+    search = Search(replace(setting, argv=tuple(kept)))
+    found = search.find()
+    probe.estimates += search.estimates
+    if found is None:
+        return None
+    return Change(f"without {' '.join(drop)}", found.args, found.estimate, 0.5, drop)

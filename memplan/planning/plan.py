@@ -1,0 +1,218 @@
+"""The answer: flags that fit, what they place where, or what to change when nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from memplan.errors import FlagError
+from memplan.llama.flags import parse_flags
+from memplan.llama.placement import MAX_BACKENDS
+from memplan.llama.refusals import Refusal
+from memplan.planning.cuts import Cutter
+from memplan.planning.layout import Layout
+from memplan.planning.ledger import Ledger
+from memplan.planning.nearest import Change, Prober, nearest_changes, reach_context, widen
+from memplan.planning.search import Candidate, Search, Setting, leaves_margins
+from memplan.planning.speed import SPLIT_MS
+from memplan.result import Estimate
+
+MIB = 1 << 20
+
+DEFAULT_MARGIN = 1024
+"""MiB to leave on every GPU, as llama.cpp's ``--fit-target``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one device holds.
+
+    ``layers``: its first layer and the one after its last; None when it has none.  ``output``: whether it has the output
+    layer.  ``experts``, ``expert_bytes``: expert tensors on it, those that the user placed not counted.
+    """
+
+    device: str
+    layers: tuple[int, int] | None
+    output: bool
+    experts: int
+    expert_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Flags that fit.
+
+    Attributes:
+        fixed: the user's flags.  args: those to add.  estimate: of both together.
+        shares: what each GPU in use holds, and last the host.
+        token_ms: about how long a generated token takes, from bandwidths; ``assumed`` says which.
+        notes: what was chosen and what it costs, a sentence each.
+        nearest: what would keep more on the GPUs, when something other than experts had to go to the host.
+        estimates: how many were asked for.
+    """
+
+    fixed: tuple[str, ...]
+    args: tuple[str, ...]
+    estimate: Estimate
+    shares: tuple[Share, ...] = ()
+    token_ms: float = 0.0
+    assumed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    nearest: tuple[Change, ...] = ()
+    estimates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlan:
+    """Nothing fits: ``nearest`` changes that would, each with its flags; ``why`` in a sentence."""
+
+    fixed: tuple[str, ...]
+    why: str
+    nearest: tuple[Change, ...] = ()
+    refused: Refusal | None = None
+    estimates: int = 0
+
+
+def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan:
+    """The best flags for a setting, or what to change.
+
+    ``search_for``: settings that may be chosen too (``c``, ``ub``, ``np``, ``cache``): each is raised as far as it costs
+    no expert its place on a GPU, or lowered as far as it must be. Raises MemplanError for bad input.
+    """
+    if len(setting.margins) != len(setting.rig.gpus):
+        raise FlagError(f"{len(setting.margins)} margins for {len(setting.rig.gpus)} GPUs: give one for all, or one each")
+    fixed, estimates = setting.argv, 0
+    chosen, left_out = _few_enough(setting)
+    setting = replace(setting, argv=(*fixed, *chosen))
+    for name in search_for:
+        words, count = widen(setting, name)
+        setting = replace(setting, argv=(*setting.argv, *words))
+        chosen += words
+        estimates += count
+    search = Search(setting)
+    found = search.find()
+    ledger = search.ledger()
+    if found is None and ledger is None and search.refused is None:
+        found_on_host = search.estimate(())
+        if leaves_margins(found_on_host, setting.margins):
+            return Plan(fixed, chosen, found_on_host, notes=("no GPU is in use: there is nothing to place",))
+    if found is None or ledger is None:
+        changes, count = nearest_changes(setting, search.refused)
+        changes = tuple(replace(change, args=(*chosen, *change.args)) for change in changes)
+        return NoPlan(fixed, _why(search), changes, search.refused, estimates + count + search.estimates)
+    nearest: tuple[Change, ...] = ()
+    if ledger.first is None and found.layout.first:
+        probe = Prober(setting)
+        change = reach_context(probe)
+        estimates += probe.estimates
+        nearest = () if change is None else (change,)
+    shares = tuple(_shares(ledger, found.layout))
+    return Plan(
+        fixed=fixed,
+        args=(*chosen, *found.args),
+        estimate=found.estimate,
+        shares=shares,
+        token_ms=token_ms(search, ledger, found),
+        assumed=setting.bandwidths.assumed,
+        notes=(*left_out, *_notes(search, ledger, found, shares, nearest)),
+        nearest=nearest,
+        estimates=estimates + search.estimates,
+    )
+
+
+def _few_enough(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """``-dev`` without the smallest GPUs, and a note, when there are more than llama.cpp's scheduler can hold."""
+    flags = parse_flags(setting.argv, setting.app)
+    gpus = setting.rig.gpus
+    if flags.devices is not None or flags.split_mode == "none" or len(gpus) < MAX_BACKENDS:
+        return (), ()
+    kept = sorted(sorted(range(len(gpus)), key=lambda i: (-gpus[i].free, i))[: MAX_BACKENDS - 1])
+    names = ",".join(f"{gpus[i].backend}{i}" for i in kept)
+    lost = ", ".join(f"{gpu.backend}{i}" for i, gpu in enumerate(gpus) if i not in kept)
+    return ("-dev", names), (f"{lost} is left out: llama.cpp takes at most {MAX_BACKENDS - 1} GPUs",)
+
+
+def token_ms(search: Search, ledger: Ledger, found: Candidate) -> float:
+    """About how many milliseconds a generated token takes: bytes read over bandwidth, and the splits."""
+    speeds = search.setting.bandwidths
+    cutter = Cutter(ledger, speeds)
+    read = cutter.reading(found.layout)
+    for device, nbytes in ledger.pinned_read.items():
+        read += speeds.host_ms(nbytes) if device < 0 else speeds.gpu_ms(ledger.devices[device], nbytes)
+    return read + SPLIT_MS * found.estimate.splits[1]
+
+
+def _shares(ledger: Ledger, layout: Layout) -> Iterator[Share]:
+    last = ledger.n_items - 1
+    homes = layout.homes()
+    count, size = [0] * (len(ledger.devices) + 1), [0] * (len(ledger.devices) + 1)
+    for layer in ledger.experts:
+        for e in layer:
+            where = layout.place(e, homes[e.layer])
+            count[where] += 1
+            size[where] += e.nbytes
+    for device, (begin, end) in enumerate(layout.ranges()):
+        layers = (begin, min(end, last)) if begin < min(end, last) else None
+        yield Share(ledger.names[device], layers, begin <= last < end, count[device], size[device])
+    yield Share("host", (0, layout.first) if layout.first else None, layout.first > last, count[-1], size[-1])
+
+
+def _why(search: Search) -> str:
+    if search.refused is not None:
+        return f"llama.cpp does not start: {search.refused.said}"
+    closest = search.closest()
+    if closest is None:
+        return "nothing fits"
+    short = []
+    for device, margin in zip(closest.devices, search.setting.margins, strict=True):
+        if device.used and device.left < margin:
+            short.append(f"{device.name} is {_mib(margin - device.left)} short of its margin")
+    if closest.host.left is not None and closest.host.left < 0:
+        short.append(f"the host is {_mib(-closest.host.left)} short")
+    return f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
+
+
+def _notes(
+    search: Search, ledger: Ledger, found: Candidate, shares: Sequence[Share], nearest: Sequence[Change]
+) -> Iterator[str]:
+    layout, estimate = found.layout, found.estimate
+    total = sum(share.expert_bytes for share in shares)
+    on_host = shares[-1]
+    if layout.first:
+        yield (
+            f"the first {layout.first} layers are on the host, caches and all: not even their attention fits on the GPUs"
+            + (f"; {nearest[0].change} keeps all of them there" if nearest else "")
+        )
+    if on_host.experts:
+        touched = sorted({e.layer for layer in ledger.experts for e in layer if e.names[0] in layout.host})
+        yield (
+            f"{_mib(total - on_host.expert_bytes)} of {_mib(total)} of experts are on GPUs; {on_host.experts} of"
+            f" {sum(share.experts for share in shares)} expert tensors are on the host, in"
+            f" {len(touched) + layout.first} layers, each of which costs two splits a token"
+        )
+    elif total:
+        yield "every expert is on a GPU"
+    if layout.moved:
+        yield f"{len(layout.moved)} expert tensors are on another GPU than their layer, which had room"
+    if layout.no_op_offload:
+        first = ledger.names[0]
+        yield (
+            f"--no-op-offload: {first} has no room for copies of experts, so those on the host are computed there for"
+            " prompts too, which is slow; another GPU in its place (CUDA_VISIBLE_DEVICES, -dev) may have"
+        )
+    elif on_host.experts and search.flags.op_offload:
+        yield (
+            f"for prompts, experts on the host are copied through {ledger.names[0]}: its compute buffer takes"
+            f" {_mib(estimate.devices[ledger.devices[0]].compute)}; --no-op-offload computes them on the host instead"
+        )
+    if layout.one_copy and not (layout.host or layout.moved):
+        yield "the override changes no place: it turns pipeline parallelism off, whose copies would not fit"
+    empty = [ledger.names[d] for d, (begin, end) in enumerate(layout.ranges()) if begin == end and not shares[d].experts]
+    if empty and not ledger.fixed_homes:
+        idle = [d for d in empty if not estimate.devices[ledger.devices[ledger.names.index(d)]].used]
+        if idle:
+            yield f"{', '.join(idle)} {'hold' if len(idle) > 1 else 'holds'} nothing"
+
+
+def _mib(size: int) -> str:
+    return f"{-(-size // MIB):,} MiB"
