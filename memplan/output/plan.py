@@ -12,6 +12,7 @@ from memplan.errors import FlagError, shown
 from memplan.llama.flags import arity, read_flags
 
 if TYPE_CHECKING:
+    from memplan.planning.fit import FitPreset
     from memplan.planning.nearest import Change
     from memplan.planning.plan import NoPlan, Plan
 
@@ -59,7 +60,10 @@ def merged(fixed: Sequence[str], args: Sequence[str]) -> list[Pair]:
 
 def plan_args(plan: Plan) -> str:
     """All flags in one line, quoted for a shell."""
-    return " ".join(shlex.quote(word) for pair in merged(plan.fixed, plan.args) for word in pair if word is not None) + "\n"
+    return (
+        " ".join(shlex.quote(word) for pair in merged(plan.fixed, plan.args) for word in pair if word is not None)
+        + "\n"
+    )
 
 
 def plan_script(plan: Plan, model: str | None) -> str:
@@ -178,7 +182,9 @@ def plan_table(plan: Plan, *, width: int = 80, colour: bool = False, unicode: bo
         return text
     more = ["", *_share_lines(plan, unicode), ""]
     per_second = 1000 / plan.token_ms if plan.token_ms else 0
-    more.append(f"about {plan.token_ms:.1f} ms a token ({per_second:.0f} a second), estimated: {'; '.join(plan.assumed)}")
+    more.append(
+        f"about {plan.token_ms:.1f} ms a token ({per_second:.0f} a second), estimated: {'; '.join(plan.assumed)}"
+    )
     more += [f"- {note}" for note in plan.notes]
     return text + to_text(_wrapped(more, width))
 
@@ -189,7 +195,14 @@ def _share_lines(plan: Plan, unicode: bool) -> list[Any]:
     rows = []
     for share in plan.shares:
         layers = "" if share.layers is None else _span(share.layers)
-        rows.append((share.device, layers + (", output" if share.output else ""), f"{share.experts}", f"{share.expert_bytes // MIB:,}"))
+        rows.append(
+            (
+                share.device,
+                layers + (", output" if share.output else ""),
+                f"{share.experts}",
+                f"{share.expert_bytes // MIB:,}",
+            )
+        )
     return column_lines(("", "layers", "experts", "MiB"), rows, (False, False, True, True), unicode)
 
 
@@ -225,3 +238,30 @@ def _wrapped(lines: Iterable[Any], width: int) -> list[Any]:
         else:
             out.append(line)
     return out
+
+
+def fit_text(preset: FitPreset) -> str:
+    """Flags for ``--fit`` in one line, with comments on what speaks for and against them."""
+    comments = [f"--fit-target: {'; '.join(preset.reasons)}", *preset.warnings]
+    return "".join(f"# {line}\n" for line in comments) + " ".join(preset.args) + "\n"
+
+
+def fit_ini(preset: FitPreset) -> str:
+    """The same as keys of a preset."""
+    comments = [f"fit-target: {'; '.join(preset.reasons)}", *preset.warnings]
+    pairs = zip(preset.args[::2], preset.args[1::2], strict=True)
+    lines = [*(f"; {line.replace(';', ',')}" for line in comments), *(f"{flag[2:]} = {value}" for flag, value in pairs)]
+    return "\n".join(lines) + "\n"
+
+
+def fit_json(preset: FitPreset) -> str:
+    """The same as a JSON object, with the plan to use in its place."""
+    found = {
+        "args": list(preset.args),
+        "fit_target_mib": list(preset.targets),
+        "fit_ctx": preset.fit_ctx,
+        "reasons": list(preset.reasons),
+        "warnings": list(preset.warnings),
+        "plan": plan_object(preset.plan),
+    }
+    return json.dumps(found, indent=2) + "\n"

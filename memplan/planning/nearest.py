@@ -32,10 +32,11 @@ SEARCHED: Final = {
 
 _CACHES = ("f16", "q8_0", "q4_0")
 _BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8, "q5_1": 6, "q5_0": 6, "q4_1": 5, "q4_0": 4, "iq4_nl": 4}
-_PLACEMENT = frozenset(
+PLACEMENT: Final = frozenset(
     "-ngl --gpu-layers --n-gpu-layers -ts --tensor-split -ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe"
     " -ncffn --n-cpu-ffn -sm --split-mode -mg --main-gpu -dev --device".split()
 )
+"""Flags that say what goes where."""
 Words = tuple[str, ...]
 
 _MENDS: Final[Mapping[str, Callable[[Flags], list[Words]]]] = {
@@ -244,12 +245,12 @@ def _cache_types(flags: Flags) -> _Options:
 
 def _without_placement(setting: Setting, probe: Prober) -> Change | None:
     """The plan without the placement flags that the user gave."""
-    drop = tuple(sorted(_PLACEMENT & probe.flags.given))
+    drop = tuple(sorted(PLACEMENT & probe.flags.given))
     if not drop:
         return None
     kept: list[str] = []
     for flag, value in read_flags(setting.argv):
-        if flag not in _PLACEMENT:
+        if flag not in PLACEMENT:
             kept += [flag, value] if arity(flag) else [flag]
     search = Search(replace(setting, argv=tuple(kept)))
     found = search.find()

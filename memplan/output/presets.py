@@ -1,0 +1,43 @@
+"""A preset file as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memplan.output.plan import ini_section, summary
+from memplan.planning.plan import NoPlan, Plan
+from memplan.planning.presets import PresetFile
+from memplan.releases import Release
+
+Section = tuple[int, int, Plan | NoPlan]
+"""Tokens of context in all, slots, and the plan."""
+
+
+def preset_text(file: PresetFile, release: Release, sections: Sequence[Section]) -> str:
+    """The whole file: what it is for, then a section for each context and number of slots."""
+    rig = file.rig
+    cards = " + ".join(rig.gpus).replace("*", " x ").split(":")[0]
+    lines = [
+        f"; {file.model} on {cards}, for llama-server --models-preset",
+        f"; Made for llama.cpp {release.name} by scripts/presets.py; edit the scripts, not this file.",
+        "; Free memory was taken to be, in MiB, on each GPU; 1024 of it are left:",
+    ]
+    lines += [f";   {gpu.description}: {gpu.free >> 20} of {gpu.total >> 20}" for gpu in rig.rig().gpus]
+    if rig.approximate:
+        lines.append(f"; APPROXIMATE: {rig.approximate}.")
+    lines += ["; Give each section its model, or name the sections after models that the server finds.", "version = 1"]
+    text = "\n".join(lines) + "\n"
+    for n_ctx, slots, plan in sections:
+        name = section_title(file, n_ctx, slots)
+        if isinstance(plan, NoPlan):
+            text += f"\n; {name}: {plan.why}\n"
+            text += "".join(f";   {change.change} fits\n" for change in plan.nearest)
+            continue
+        comments = [*summary(plan), f"about {plan.token_ms:.0f} ms a token, by bandwidth alone"]
+        text += "\n" + "".join(f"; {line}\n" for line in comments) + ini_section(plan, name, None)
+    return text
+
+
+def section_title(file: PresetFile, n_ctx: int, slots: int) -> str:
+    """A section's name: the model, the context, the slots."""
+    return f"{file.model.replace(':', '-')}-{n_ctx // 1024}k-{slots}-slot{'s' * (slots > 1)}"

@@ -1,0 +1,99 @@
+"""Margins for llama.cpp's own ``--fit``: what it does not count, a figure for each GPU; and when to leave it alone.
+
+``--fit`` measures weights, caches and compute buffers (``common/fit.cpp``, v0.5.0) and leaves ``--fit-target`` MiB free on
+each GPU. It stops as soon as a placement flag is given, and llama-server then starts as it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from memplan.planning.nearest import PLACEMENT
+from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
+from memplan.planning.search import Search, Setting
+
+GROWTH_MIB = 512
+"""For pools that grow at run time, such as cuBLAS's and the flash attention kernels'."""
+
+LAZY_MIB = 256
+"""For what a CUDA context still takes after ``--fit`` has looked: kernels are loaded when they are first used."""
+
+PROJECTOR_WORK_MIB = 512
+"""For a projector's own compute buffer, beside its weights."""
+
+LEAST_CONTEXT = 4096
+"""llama.cpp's own ``--fit-ctx``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What will be on the first GPU beside the model, MiB, and what each GPU may grow by."""
+
+    projector: int = 0
+    draft: int = 0
+    growth: int = GROWTH_MIB
+
+
+@dataclass(frozen=True, slots=True)
+class FitPreset:
+    """Flags for ``--fit``: ``targets`` in MiB a GPU, ``fit_ctx`` in tokens; ``reasons`` for the targets.
+
+    ``warnings``: when ``--fit`` would stop, fail or waste; ``plan``: what to use in its place then.
+    """
+
+    targets: tuple[int, ...]
+    fit_ctx: int
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    plan: Plan | NoPlan
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """The flags."""
+        return "--fit", "on", "--fit-target", ",".join(map(str, self.targets)), "--fit-ctx", str(self.fit_ctx)
+
+
+def fit_preset(setting: Setting, extra: Extra) -> FitPreset:
+    """Margins for a rig, and what speaks against ``--fit`` there. Raises MemplanError."""
+    search = Search(setting)
+    flags = search.flags
+    targets = [LAZY_MIB + extra.growth] * len(setting.rig.gpus)
+    reasons = [f"{LAZY_MIB} MiB for CUDA kernels loaded later", f"{extra.growth} MiB for pools that grow at run time"]
+    if targets and extra.projector:
+        targets[0] += extra.projector + PROJECTOR_WORK_MIB
+        reasons.append(f"{extra.projector + PROJECTOR_WORK_MIB} MiB on the first GPU for a projector and its buffers")
+    if targets and extra.draft:
+        targets = [target + extra.draft for target in targets]
+        reasons.append(f"{extra.draft} MiB on every GPU for a draft model's context")
+    plan = make_plan(replace(setting, margins=tuple(target * MIB for target in targets)))
+    return FitPreset(
+        targets=tuple(targets),
+        fit_ctx=flags.n_ctx or LEAST_CONTEXT,
+        reasons=tuple(reasons),
+        warnings=tuple(_warnings(setting, flags.given, flags.split_mode, plan)),
+        plan=plan,
+    )
+
+
+def _warnings(setting: Setting, given: frozenset[str], split_mode: str, plan: Plan | NoPlan) -> Sequence[str]:
+    found = []
+    stops = sorted(PLACEMENT & given - {"-dev", "--device", "-mg", "--main-gpu", "-sm", "--split-mode"})
+    if stops:
+        found.append(f"--fit stops at once because {' and '.join(stops)} is given: use memplan plan, which keeps it")
+    if split_mode == "row":
+        found.append("--fit stops with -sm row: use memplan plan")
+    if isinstance(plan, NoPlan):
+        found.append(f"with these margins {plan.why}: --fit would fail, or start with less context")
+        return found
+    cards = {(gpu.total, gpu.compute_capability) for gpu in setting.rig.gpus}
+    if plan.shares and plan.shares[-1].experts:
+        if len(setting.rig.gpus) > 1:
+            mixed = "mixed cards" if len(cards) > 1 else "several cards"
+            found.append(
+                f"not every expert fits, on {mixed}: --fit fills them from the back in whole layers and may take minutes"
+                " or leave room unused; memplan plan fills every card"
+            )
+        if plan.shares[-1].layers is not None:
+            found.append("not even all attention fits on the GPUs: --fit would put whole layers on the host")
+    return found
