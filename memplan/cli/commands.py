@@ -7,6 +7,12 @@ from typing import Final
 
 DIRECT: Final[Mapping[str, str]] = {
     "estimate": "What llama.cpp will allocate on every device.",
+    "sweep": "The same for many settings at once, or the largest that fits.",
+    "plot": "A picture of it: context against memory.",
+    "plan": "Flags with which a model fits a rig.",
+    "preset": "Presets for common rigs, and margins for llama.cpp's --fit.",
+    "explain": "Which tensors a compute buffer is made of.",
+    "diagnose": "Why a load failed, from llama.cpp's log.",
     "devices": "This machine's GPUs and memory, and a rig file of them.",
     "header": "A model's header as a file of its own.",
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from memplan.backends.devices import Rig
 from memplan.estimator import ask
-from memplan.explaining.names import base_name, layers, own_layer
+from memplan.explaining.names import UNNAMED, base_name, layers, own_layer
 from memplan.explaining.record import Life, Recorder
 from memplan.explaining.result import (
     ComputeBuffer,
@@ -35,7 +35,7 @@ from memplan.llama.model_tensors import ModelTensor
 from memplan.llama.placement import Placement
 from memplan.releases import Release
 
-LARGEST = 100
+LARGEST = 1000
 """How many of the graph's largest tensors an explanation keeps."""
 
 
@@ -71,7 +71,8 @@ def explain(
     source_of = {
         copy: src for split in sched.splits for src in split.inputs for copy in sched.copies(src, split.backend)
     }
-    placed = [_placed(life, of_layer, source_of.get(life.tensor)) for life in lives]
+    bases: dict[Tensor, str] = {}
+    placed = [_placed(life, of_layer, source_of.get(life.tensor), bases) for life in lives]
     buffers = []
     for space, buft in enumerate(sched.bufts):
         if sched.bufts.index(buft) == space:
@@ -88,13 +89,21 @@ def explain(
     )
 
 
-def _placed(life: Life, of_layer: dict[Tensor, int | None], copied: Tensor | None) -> Placed:
+def _placed(life: Life, of_layer: dict[Tensor, int | None], copied: Tensor | None, bases: dict[Tensor, str]) -> Placed:
+    """One stay.  ``copied``: what the tensor is a copy of.  ``bases``: of all stays before; this one's is added."""
     t = life.tensor
     took = life.took
     meant = copied or t
+    if copied is not None:
+        base = f"copy of {base_name(copied)}"
+    elif took is not None and UNNAMED.match(t.name):
+        base = bases[took]
+    else:
+        base = base_name(t)
+    bases[t] = base
     return Placed(
         name=t.name,
-        base=base_name(t) if copied is None else f"copy of {base_name(copied)}",
+        base=base,
         op=t.kind or t.op,
         type=t.type.name,
         shape=t.ne,

@@ -36,7 +36,7 @@ def base_name(t: Tensor) -> str:
     if _has_name(t):
         return _stripped(t.name)
     if not t.src:
-        return f"input {t.name}"
+        return t.name
     source = t.src[0]
     for _ in range(_DEPTH):
         if source.view_src is not None:

@@ -15,7 +15,8 @@ class Placed:
     name: str
     """As llama.cpp's callback gives it (``lid_kq-2``), or the number that llama.cpp would print (``node_412``)."""
     base: str
-    """What it is, layer left out: ``lid_kq``, ``copy of l_last``, ``MUL_MAT of attn_norm``."""
+    """What it is, layer left out: ``lid_kq``, ``copy of l_last``, ``MUL_MAT of attn_norm``. A result without a name
+    that was computed in place is what it took the place of."""
     op: str
     """ggml's operation: ``MUL_MAT``; NONE for inputs and copies."""
     type: str
@@ -40,7 +41,16 @@ class Placed:
     @property
     def title(self) -> str:
         """Its name; for one without, its number and what it is made of."""
-        return f"{self.name} ({self.base})" if UNNAMED.match(self.name) else self.name
+        if not UNNAMED.match(self.name) or self.base == self.name:
+            return self.name
+        return f"{self.name} ({self.base}, in place)" if self.in_place_of else f"{self.name} ({self.base})"
+
+    @property
+    def does(self) -> str:
+        """Its operation; ``input`` or ``copy`` for what is not computed."""
+        if self.op != "NONE":
+            return self.op
+        return "copy" if self.base.startswith("copy of") else "input"
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,9 @@ class Axis:
         return words
 
     def label(self, value: Value) -> str:
-        """One value in words: ``-np 4``, ``v0.4.0``, ``unfused indexer``, ``2*RTX 3090``."""
+        """One value in words: ``-np 4``, ``v0.4.0``, ``no fused indexer``, ``2*RTX 3090``."""
         if self.name == "indexer":
-            return f"{value} indexer"
+            return "fused indexer" if value == "fused" else "no fused indexer"
         if not self.flags:
             return str(value)
         if self.is_context and isinstance(value, int):

@@ -93,7 +93,10 @@ class Subject:
 
 
 class Sweeper:
-    """Answers for any combination of the axes' values, each asked once."""
+    """Answers for any combination of the axes' values, each asked once.
+
+    ``on_ask`` is told, before each estimate, how many there were.
+    """
 
     def __init__(self, subject: Subject, axes: Sequence[Axis]) -> None:
         for at, axis in enumerate(axes):
@@ -103,17 +106,29 @@ class Sweeper:
             subject = subject.without(axis)
         self.subject = subject
         self.axes = tuple(axes)
+        self.on_ask: Callable[[int], None] | None = None
         self._known: dict[tuple[Value, ...], Estimate] = {}
 
     def at(self, values: tuple[Value, ...]) -> Estimate:
         """The estimate with a value for each axis. Raises MemplanError."""
         known = self._known.get(values)
         if known is None:
+            if self.on_ask is not None:
+                self.on_ask(len(self._known))
             subject = self.subject
             for axis, value in zip(self.axes, values, strict=True):
                 subject = subject.at(axis, value)
             known = self._known[values] = subject.ask()
         return known
+
+    def along(self, at: int, others: tuple[Value, ...]) -> dict[int, Estimate]:
+        """All that was asked along the axis at place ``at`` with these values of the others, by its value, rising."""
+        known = {
+            values[at]: estimate
+            for values, estimate in self._known.items()
+            if (*values[:at], *values[at + 1 :]) == others
+        }
+        return {x: known[x] for x in sorted(x for x in known if isinstance(x, int))}
 
     def run(self, progress: Progress | None = None) -> Sweep:
         """All combinations. Raises FlagError for too many, and what ``at`` raises."""

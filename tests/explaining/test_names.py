@@ -34,7 +34,7 @@ def test_layer_in_a_name(name: str, layer: int | None) -> None:
         ("CUDA1#l_last-21#0", "copy of l_last"),
         ("CUDA0#blk.12.ffn_up_exps.weight#3", "copy of ffn_up_exps.weight"),
         ("cache_k_l3 (view)", "cache_k"),
-        ("leaf_4", "input leaf_4"),
+        ("leaf_4", "leaf_4"),
     ],
 )
 def test_base_of_a_leaf(name: str, base: str) -> None:

@@ -1,0 +1,89 @@
+"""``memplan explain``: which tensors a compute buffer is made of, and where everything else lies."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+from memplan.cli import terminal
+from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.estimate import read_question
+from memplan.errors import FlagError, shown
+
+USAGE = """\
+Usage: memplan explain MODEL [llama-server's flags] [options]
+
+  What is alive when each device's compute buffer is fullest: every tensor with
+  its name, op, shape, type and size, and the gaps between them, which add up to
+  the buffer. Also the largest tensors of the graph, its splits with what is
+  copied in for them, and where each weight, cache and state lies.
+
+Options:
+  --device NAME        one device: CUDA0, CPU
+  --top N              lines of each list (10)
+  --timeline FILE      a picture (.png, .svg, .pdf) of what is alive, node by
+                       node, with the peak marked; needs memplan[plot]
+  --dark               a dark one
+  --json               print one JSON object, sizes in bytes
+  -h, --help           print this
+
+  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
+  are those of memplan estimate.
+
+Exit status: 0 answered, 2 bad input (one line says what).
+"""
+
+VALUES = ("--device", "--top", "--timeline")
+SWITCHES = ("--dark",)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan explain`` on stdout; the exit status. Raises MemplanError for bad input."""
+    arguments = parse_arguments(argv, VALUES, SWITCHES)
+    if arguments.help:
+        sys.stdout.write(USAGE)
+        return 0
+    top = _top(arguments)
+    device = _last(arguments, "--device")
+    timeline = _last(arguments, "--timeline")
+    if "--timeline" in arguments.own:
+        from memplan.output.figures import check_figure_path
+
+        check_figure_path(timeline)
+    elif "--dark" in arguments.own:
+        raise FlagError("--dark is for the picture of --timeline FILE")
+    asked = read_question(arguments)
+    if "--device" in arguments.own:
+        there = [*(f"{gpu.backend}{i}" for i, gpu in enumerate(asked.rig.gpus)), "CPU"]
+        if device not in there:
+            raise FlagError(f"--device {shown(device)}: no such device; this rig has {', '.join(there)}")
+
+    from memplan.explaining.explain import explain
+    from memplan.output.explain import explanation_json, render_explanation
+
+    x = explain(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
+    if timeline:
+        if x.estimate.refused is not None:
+            raise FlagError(f"--timeline: llama.cpp does not start with these settings: {x.estimate.refused.said}")
+        from memplan.output.figures import write_figure
+        from memplan.output.timeline import timeline_chart, timeline_figure
+
+        write_figure(timeline, timeline_figure(timeline_chart(x, device), dark="--dark" in arguments.own))
+    if arguments.json:
+        text = explanation_json(x)
+    else:
+        text = render_explanation(x, top=top, device=device, colour=terminal.colour(), unicode=terminal.unicode())
+    sys.stdout.write(text)
+    return 0
+
+
+def _last(arguments: Arguments, option: str) -> str:
+    return arguments.own.get(option, ("",))[-1]
+
+
+def _top(arguments: Arguments) -> int:
+    text = arguments.own.get("--top", ("10",))[-1]
+    if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) or int(text) == 0:
+        raise FlagError(f"--top {shown(text)}: must be a whole number of 1 or more")
+    return int(text)

@@ -1,0 +1,113 @@
+"""``memplan plot``: a sweep as a picture, in a file or in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from memplan.cli import terminal
+from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.sweep import make_sweeper, read_axes
+from memplan.errors import FlagError
+from memplan.llama.flags import parse_flags
+from memplan.sweeping.axes import Axis, make_axis
+
+USAGE = """\
+Usage: memplan plot MODEL [llama-server's flags] [--over NAME=VALUES]... -o FILE
+
+  Context against memory as a picture. With one setting varied, what each GPU
+  holds: weights, context and compute, and where that outgrows the card. With
+  more, a line for each combination of the others. Without --over: the context,
+  from 4096 to the model's own.
+
+Options:
+  --over NAME=VALUES  what to vary; see memplan sweep --help
+  -o, --output FILE   .png (1600 by 900), .svg or .pdf; needs memplan[plot]
+  --terminal          draw in the terminal instead
+  --x NAME            the setting along the bottom: ctx if it is varied, or else
+                      the first with numbers
+  --linear            equal distances for equal steps; doublings without it
+  --log-y             doublings on the axis of memory as well
+  --dark              on a dark ground
+  -h, --help          print this
+
+  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
+  are those of memplan estimate; a flag that is varied is replaced.
+
+Exit status: 0 answered, 2 bad input (one line says what; no file is written).
+"""
+
+VALUES = ("--over", "-o", "--output", "--x")
+SWITCHES = ("--terminal", "--linear", "--log-y", "--dark")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan plot``; the exit status. Raises MemplanError for bad input."""
+    arguments = parse_arguments(argv, VALUES, SWITCHES)
+    if arguments.help:
+        sys.stdout.write(USAGE)
+        return 0
+    own = arguments.own
+    files = [*own.get("-o", ()), *own.get("--output", ())]
+    in_terminal = "--terminal" in own
+    if arguments.json or arguments.check:
+        raise FlagError(f"memplan plot has no {'--json' if arguments.json else '--check'}; memplan sweep has")
+    if len(files) > 1 or (files and in_terminal):
+        raise FlagError("-o: one file, or --terminal, not both")
+    if not files and not in_terminal:
+        raise FlagError("where to? give -o FILE.png (or .svg, .pdf), or --terminal")
+    if files:
+        from memplan.output.figures import check_figure_path
+
+        check_figure_path(files[0])
+    axes = read_axes(arguments)
+    x_name = own.get("--x", ("",))[-1]
+    axes, x = _with_x(arguments, axes, x_name)
+    sweeper = make_sweeper(arguments, axes)
+    if not x.values:
+        x = make_axis("ctx", [f"4096:{max(4096 * 2, _trained_context(sweeper.subject.header))}"])
+        sweeper = type(sweeper)(sweeper.subject, [x if axis.name == x.name else axis for axis in axes])
+    with terminal.ProgressBar("sweeping") as bar:
+        sweep = sweeper.run(bar)
+
+    from memplan.output.chart import make_chart
+
+    chart = make_chart(sweeper, sweep, x.name, sweeper.subject.flags)
+    if files:
+        from memplan.output.figures import write_figure
+        from memplan.output.plot import chart_figure
+
+        figure = chart_figure(chart, dark="--dark" in own, log_x="--linear" not in own, log_y="--log-y" in own)
+        write_figure(files[0], figure)
+        return 0
+    from memplan.output.terminal_plot import render_chart
+
+    text = render_chart(chart, width=terminal.width(), colour=terminal.colour(), unicode=terminal.unicode())
+    sys.stdout.write(text)
+    return 0
+
+
+def _with_x(arguments: Arguments, axes: list[Axis], wanted: str) -> tuple[list[Axis], Axis]:
+    """The axes and the one along the bottom; a context that nobody gave has no values yet."""
+    if wanted:
+        for axis in axes:
+            if axis.name == wanted or (axis.flags and axis.flags == make_axis(wanted, axis.values).flags):
+                return axes, axis
+        raise FlagError(f"--x {wanted}: not among the settings of --over")
+    for axis in axes:
+        if axis.is_context:
+            return axes, axis
+    fixed = parse_flags(arguments.flags, arguments.app).given & {"-c", "--ctx-size"}
+    numbers = [axis for axis in axes if axis.is_number and len(axis.values) > 1]
+    if numbers and fixed:
+        return axes, numbers[0]
+    context = Axis("ctx", ("-c",), ())
+    return [*axes, context], context
+
+
+def _trained_context(header: object) -> int:
+    from memplan.gguf.header import Header
+    from memplan.llama.hparams import load_hparams
+
+    assert isinstance(header, Header)
+    return load_hparams(header).n_ctx_train

@@ -1,0 +1,133 @@
+"""``memplan sweep``: one estimate for every combination of some settings' values, or the largest value that fits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import product
+
+from memplan.cli import terminal
+from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.estimate import DOES_NOT_FIT, read_question
+from memplan.errors import FlagError
+from memplan.sweeping.axes import Axis, parse_axis
+from memplan.sweeping.largest import candidates, largest_of
+from memplan.sweeping.sweep import Subject, Sweeper
+
+USAGE = """\
+Usage: memplan sweep MODEL [llama-server's flags] --over NAME=VALUES ... [options]
+
+  What llama.cpp will allocate, for every combination of the values given; or,
+  with --max, the largest value of one setting with which everything fits.
+
+Options:
+  --over NAME=VALUES  what to vary; may be repeated. NAME is a llama-server flag
+                      (np, ncmoe, fa, --ubatch-size, ...), several that take the
+                      same value (ctk+ctv), or one of
+                        ctx, batch, ubatch, slots   -c, -b, -ub, -np
+                        cache                       -ctk and -ctv
+                        llama                       releases of llama.cpp; all
+                        indexer                     fused, unfused
+                        gpu                         rigs: 2*RTX 3090+RTX 5090
+                        app                         server, cli
+                      VALUES are separated by commas, or by semicolons where one
+                      has commas; on, off for flags without a value. Of numbers:
+                        4096:1048576      doubled from the first to the last
+                        0:40:10           counted in steps of 10
+                        512:4096:x1.5     multiplied by 1.5
+                        128k, 1m          131072, 1048576
+  --max NAME          the largest value of NAME that fits: of those that --over
+                      gives, else of all that make sense (ctx, np, ub)
+  --csv, --json       CSV, or one JSON object; sizes in bytes
+  --check             exit with 1 when nothing fits
+  -h, --help          print this
+
+  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
+  are those of memplan estimate; a flag that is swept is replaced.
+
+Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
+"""
+
+VALUES = ("--over", "--max")
+SWITCHES = ("--csv",)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan sweep`` on stdout; the exit status. Raises MemplanError for bad input."""
+    arguments = parse_arguments(argv, VALUES, SWITCHES)
+    if arguments.help:
+        sys.stdout.write(USAGE)
+        return 0
+    if arguments.json and "--csv" in arguments.own:
+        raise FlagError("--csv and --json: give only one of them")
+    axes = read_axes(arguments)
+    maximum = arguments.own.get("--max", ())
+    if len(maximum) > 1:
+        raise FlagError("--max: give only one")
+    if maximum:
+        return _largest(arguments, axes, maximum[0])
+    if not axes:
+        raise FlagError("what is to be varied? name it, as in --over ctx=4096:1048576, or give --max ctx")
+    sweeper = make_sweeper(arguments, axes)
+    with terminal.ProgressBar("sweeping") as bar:
+        sweep = sweeper.run(bar)
+
+    from memplan.output import sweep as output
+
+    if arguments.json:
+        text = output.sweep_json(sweep)
+    elif "--csv" in arguments.own:
+        text = output.sweep_csv(sweep)
+    else:
+        given = sweeper.subject.flags
+        text = output.render_sweep(sweep, given, colour=terminal.colour(), unicode=terminal.unicode())
+    sys.stdout.write(text)
+    fits = any(point.estimate.fits for point in sweep.points)
+    return DOES_NOT_FIT if arguments.check and not fits else 0
+
+
+def read_axes(arguments: Arguments) -> list[Axis]:
+    """The axes of every ``--over``. Raises FlagError."""
+    return [parse_axis(text) for text in arguments.own.get("--over", ())]
+
+
+def make_sweeper(arguments: Arguments, axes: Sequence[Axis]) -> Sweeper:
+    """What answers for the axes' values, on the question that was asked. Raises MemplanError."""
+    if any(axis.name == "gpu" for axis in axes):
+        if arguments.gpus or arguments.rig is not None or arguments.no_gpu:
+            raise FlagError("--over gpu: sets what --gpu, --rig or --no-gpu sets already")
+        arguments = _with_no_gpu(arguments)
+    asked = read_question(arguments)
+    app = asked.flags.app
+    return Sweeper(Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, app), axes)
+
+
+def _with_no_gpu(arguments: Arguments) -> Arguments:
+    from dataclasses import replace
+
+    return replace(arguments, no_gpu=True)
+
+
+def _largest(arguments: Arguments, axes: list[Axis], name: str) -> int:
+    sweeper = make_sweeper(arguments, axes)
+    axis, values = candidates(sweeper, name)
+    if axis not in sweeper.axes:
+        sweeper = Sweeper(sweeper.subject, [*axes, axis])
+    others = [other for other in sweeper.axes if other is not axis]
+
+    from memplan.output import sweep as output
+
+    rows = []
+    with terminal.ProgressBar("searching") as bar:
+        sweeper.on_ask = bar
+        for combination in product(*(other.values for other in others)):
+            rows.append(output.LargestRow(combination, largest_of(sweeper, axis, values, combination)))
+    if arguments.json:
+        text = output.largest_json(name, others, rows)
+    elif "--csv" in arguments.own:
+        text = output.largest_csv(name, others, rows)
+    else:
+        given = sweeper.subject.flags
+        text = output.render_largest(name, others, rows, given, colour=terminal.colour(), unicode=terminal.unicode())
+    sys.stdout.write(text)
+    return DOES_NOT_FIT if arguments.check and all(row.largest.value is None for row in rows) else 0

@@ -1,0 +1,68 @@
+"""What the terminal can show: colour, blocks, a progress bar."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+PATIENCE = 0.7
+"""Seconds before a progress bar appears."""
+
+
+def colour() -> bool:
+    """Whether stdout is a terminal that shows colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def width() -> int:
+    """Columns of the terminal, 100 where there is none."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def unicode(text: str = "█▓▒░─…") -> bool:
+    """Whether stdout's encoding has these characters."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeError, LookupError):
+        return False
+    return True
+
+
+class ProgressBar:
+    """One line on stderr that is overwritten, and wiped at the end; nothing when stderr is no terminal."""
+
+    def __init__(self, what: str, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._started = self._shown = clock()
+        self._drawn = False
+        self._wanted = self._stream.isatty()
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def __call__(self, done: int, of: int | None = None) -> None:
+        """Show how much is done, if it is time to; ``of``: how much there is, if that is known."""
+        if not self._wanted:
+            return
+        now = self._clock()
+        if now - self._started < PATIENCE or now - self._shown < 0.1:
+            return
+        self._shown, self._drawn = now, True
+        if of is None:
+            text = f"{done} estimates"
+        else:
+            filled = done * 30 // of
+            text = f"[{'#' * filled}{' ' * (30 - filled)}] {done} of {of}"
+        self._stream.write(f"\r\x1b[K{self._what} {text}")
+        self._stream.flush()

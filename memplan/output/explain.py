@@ -1,0 +1,330 @@
+"""An explanation as text for people, or as one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from memplan.explaining.result import ComputeBuffer, Explanation, Group, Peak, Placed, Resident, SplitUse
+from memplan.output.columns import Cell, column_lines
+from memplan.output.json import estimate_object
+from memplan.output.words import MIB, model_line, printable, settings_line, to_text
+
+MOST = 0.5
+"""The share of a buffer with which a tensor decides its size by itself."""
+
+
+SMALL = MIB // 10
+"""Inputs below this many bytes are not listed."""
+
+
+def verdict(buffer: ComputeBuffer) -> str:
+    """Which tensor it is, in one sentence."""
+    peak, top = buffer.peak, buffer.decides
+    if peak is None or top is None:
+        return "nothing is computed here"
+    lost = ""
+    if peak.lost > MOST * top.bytes:
+        gap = peak.gaps[0]
+        behind = f", mostly left behind by {gap.left_by}" if gap.left_by else ""
+        lost = f"; {_of(peak.lost, peak)} lie in gaps{behind}"
+    if top.bytes >= MOST * peak.bytes:
+        return f"{top.base} decides: {_of(top.bytes, peak)}, {_tensors(top)}{lost}"
+    if len(peak.groups) > 1 and peak.groups[1].bytes * 2 <= top.bytes:
+        return f"{top.base} takes most: {_of(top.bytes, peak)}, {_tensors(top)}{lost}"
+    largest = ", ".join(f"{group.base} ({_of(group.bytes, peak)})" for group in peak.groups[:3])
+    return f"no single tensor decides, the largest are {largest}{lost}"
+
+
+def render_explanation(
+    x: Explanation, *, top: int = 10, device: str = "", colour: bool = False, unicode: bool = True
+) -> str:
+    """All of it: each device's peak, the largest tensors, the splits, and where everything lies.
+
+    ``top``: lines of each list.  ``device``: only this device, if one is named.
+    """
+    estimate = x.estimate
+    lines: list[Text | str] = [Text(model_line(estimate), "bold"), settings_line(estimate)]
+    if estimate.refused is not None:
+        lines += ["", Text(f"llama.cpp does not start with these settings: {estimate.refused.said}", "bold red")]
+        return to_text(lines, colour)
+    for buffer in x.buffers:
+        if device in ("", buffer.device):
+            lines += _buffer_lines(buffer, estimate.nodes[0], top, unicode)
+    if not device:
+        lines += ["", Text("The largest tensors of the prompt's graph", "bold")]
+        lines += _largest_lines(x.largest, top, unicode)
+    lines += _split_lines([split for split in x.splits if device in ("", split.device)], top, unicode)
+    names = {buffer.buffer for buffer in x.buffers if device in ("", buffer.device)}
+    lines += _resident_lines([r for r in x.residents if not device or r.buffer in names], top, unicode)
+    if estimate.approximate:
+        lines += ["", f"not exact: {estimate.approximate}"]
+    return to_text(lines, colour)
+
+
+def explanation_json(x: Explanation, top: int = 100) -> str:
+    """The explanation as one JSON object; sizes in bytes. ``top``: how many of the graph's largest tensors."""
+    return (
+        json.dumps(
+            {
+                "estimate": estimate_object(x.estimate),
+                "buffers": [_buffer_object(buffer) for buffer in x.buffers],
+                "largest": [_placed_object(p) for p in x.largest[:top]],
+                "splits": [_split_object(split) for split in x.splits],
+                "residents": [
+                    {
+                        "kind": r.kind,
+                        "name": r.name,
+                        "type": r.type,
+                        "shape": list(r.shape),
+                        "layer": r.layer,
+                        "buffer": r.buffer,
+                        "bytes": r.bytes,
+                    }
+                    for r in x.residents
+                ],
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _buffer_lines(buffer: ComputeBuffer, nodes: int, top: int, unicode: bool) -> Iterator[Text | str]:
+    yield ""
+    head = Text(f"{buffer.device}: compute buffer of {buffer.bytes:,} bytes ({_mib(buffer.bytes)} MiB)", "bold")
+    if buffer.buffer != buffer.device:
+        head.append(f" in {buffer.buffer}")
+    yield head
+    yield Text(printable(verdict(buffer)), "yellow")
+    for peak in buffer.peaks:
+        yield printable(_moment(peak, nodes, len(buffer.peaks) > 1))
+        yield from _tensor_lines(peak, top, unicode)
+
+
+def _moment(peak: Peak, nodes: int, chunked: bool) -> str:
+    chunk = f"chunk {peak.chunk}: " if chunked else ""
+    tensor = peak.tensor
+    layer = "" if tensor.layer is None else f", in layer {tensor.layer}"
+    where = "before the first node" if peak.node < 0 else f"at node {peak.node:,} of {nodes:,}"
+    return f"{chunk}fullest {where}{layer}, when {tensor.title} [{tensor.does}] gets its place"
+
+
+def _tensor_lines(peak: Peak, top: int, unicode: bool) -> Iterator[Text]:
+    rows: list[list[Cell]] = []
+    for p in peak.live[:top]:
+        alive = f"{p.first:,}..{p.last:,}" if p.first >= 0 else f"start..{p.last:,}"
+        layer = "" if p.layer is None else str(p.layer)
+        row: list[Cell] = [(_mib(p.bytes), "yellow"), _percent(p.bytes, peak)]
+        rows.append([*row, printable(p.title), p.does, p.type, _shape(p.shape), layer, alive])
+    blank: list[Cell] = [""] * 5
+    rest = peak.live[top:]
+    if rest:
+        size = sum(p.bytes for p in rest)
+        rows.append([(_mib(size), "yellow"), _percent(size, peak), f"{len(rest)} more", *blank])
+    if peak.gaps:
+        gaps = f"lost in {len(peak.gaps)} {_plural('gap', len(peak.gaps))} between them"
+        rows.append([(_mib(peak.lost), "red"), _percent(peak.lost, peak), gaps, *blank])
+    rows.append([(_mib(peak.bytes), "bold"), "100", "in all", *blank])
+    heads = ["MiB", "%", "tensor", "op", "type", "shape", "layer", "alive at nodes"]
+    yield from column_lines(heads, rows, [True, True, False, False, False, False, True, False], unicode)
+
+
+def _largest_lines(tensors: Sequence[Placed], top: int, unicode: bool) -> Iterator[Text]:
+    """Those of all layers in one line."""
+    alike: dict[tuple[object, ...], list[Placed]] = {}
+    for p in tensors:
+        alike.setdefault((p.base, p.op, p.type, p.shape, p.bytes), []).append(p)
+    rows: list[list[Cell]] = []
+    for members in list(alike.values())[:top]:
+        p = members[0]
+        layers = _ranges(sorted({m.layer for m in members if m.layer is not None}))
+        size: Cell = (_mib(p.bytes), "yellow")
+        rows.append([size, printable(p.base), p.does, p.type, _shape(p.shape), str(len(members)), layers])
+    heads = ["MiB each", "tensor", "op", "type", "shape", "count", "layers"]
+    yield from column_lines(heads, rows, [True, False, False, False, False, True, False], unicode)
+
+
+def _split_lines(splits: Sequence[SplitUse], top: int, unicode: bool) -> Iterator[Text | str]:
+    by_device: dict[str, list[SplitUse]] = {}
+    for split in splits:
+        by_device.setdefault(split.device, []).append(split)
+    yield ""
+    yield Text("Splits of the prompt's graph, and what is copied in for them", "bold")
+    rows: list[list[Cell]] = []
+    for device, own in by_device.items():
+        inputs = [i for split in own for i in split.inputs]
+        weights = [i for i in inputs if i.weight]
+        copies = max((i.copies for i in inputs), default=1)
+        rows.append(
+            [
+                device,
+                f"{len(own):,}",
+                f"{sum(split.last - split.first + 1 for split in own):,}",
+                f"{len(inputs):,}",
+                _mib(sum(i.cost for i in inputs)),
+                _mib(sum(i.cost for i in weights)) if weights else "",
+                str(copies),
+            ]
+        )
+    heads = ["device", "splits", "nodes", "inputs", "MiB copied in", "of weights", "copies kept"]
+    yield from column_lines(heads, rows, [False, *[True] * 6], unicode)
+    large = ((i, split) for split in splits for i in split.inputs if i.cost >= SMALL)
+    largest = sorted(large, key=lambda pair: -pair[0].cost)[:top]
+    if largest:
+        rows = [
+            [
+                (_mib(i.cost), "yellow"),
+                printable(i.name),
+                i.type,
+                f"{i.source} to {split.device}",
+                f"{split.first:,}..{split.last:,}",
+                f"{i.copies} x {_mib(i.bytes)}" if i.copies > 1 else "",
+            ]
+            for i, split in largest
+        ]
+        yield ""
+        heads = ["MiB", "input", "type", "from, to", "for nodes", "copies"]
+        yield from column_lines(heads, rows, [True, False, False, False, False, False], unicode)
+
+
+def _resident_lines(residents: Sequence[Resident], top: int, unicode: bool) -> Iterator[Text | str]:
+    yield ""
+    yield Text("Weights, caches and states, and where they lie", "bold")
+    groups: dict[tuple[str, str, str, str], list[Resident]] = {}
+    for r in residents:
+        groups.setdefault((r.buffer, r.kind, _role(r), r.type), []).append(r)
+    ranked = sorted(groups.items(), key=lambda item: -sum(r.bytes for r in item[1]))
+    shown = sorted(ranked[:top], key=lambda item: item[0][0])
+    rows: list[list[Cell]] = []
+    for (buffer, kind, role, type), members in shown:
+        size = sum(r.bytes for r in members)
+        layers = _ranges(sorted({r.layer for r in members if r.layer is not None}))
+        rows.append([buffer, (_mib(size), "yellow"), kind, printable(role), type, str(len(members)), layers])
+    rest = [r for _, members in ranked[top:] for r in members]
+    if rest:
+        rows.append(["", (_mib(sum(r.bytes for r in rest)), "yellow"), "", "the rest", "", str(len(rest)), ""])
+    heads = ["buffer", "MiB", "", "tensors", "type", "count", "layers"]
+    yield from column_lines(heads, rows, [False, True, False, False, False, True, False], unicode)
+
+
+def _role(r: Resident) -> str:
+    """The name without its layer."""
+    layer = r.layer
+    if layer is None:
+        return r.name
+    return r.name.replace(f"blk.{layer}.", "").replace(f"_l{layer}", "")
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0-2,5 for 0, 1, 2, 5."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    if len(runs) > 4:
+        return f"{numbers[0]}-{numbers[-1]}, {len(numbers)} of them"
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _of(size: int, peak: Peak) -> str:
+    return f"{_mib(size)} MiB, {_percent(size, peak)} %"
+
+
+def _tensors(group: Group) -> str:
+    count = f"{group.count} {_plural('tensor', group.count)}"
+    if not group.layers:
+        return count
+    return f"{count} of {_plural('layer', len(group.layers))} {_ranges(group.layers)}"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _percent(size: int, peak: Peak) -> str:
+    return f"{100 * size / peak.bytes:.0f}"
+
+
+def _shape(shape: Iterable[int]) -> str:
+    extents = list(shape)
+    while len(extents) > 1 and extents[-1] == 1:
+        extents.pop()
+    return " x ".join(f"{n}" for n in extents)
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.1f}"
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def _buffer_object(buffer: ComputeBuffer) -> dict[str, Any]:
+    return {
+        "device": buffer.device,
+        "buffer": buffer.buffer,
+        "bytes": buffer.bytes,
+        "verdict": verdict(buffer),
+        "peaks": [
+            {
+                "chunk": peak.chunk,
+                "bytes": peak.bytes,
+                "node": peak.node,
+                "tensor": peak.tensor.name,
+                "live": [_placed_object(p) for p in peak.live],
+                "gaps": [
+                    {"chunk": g.chunk, "offset": g.offset, "bytes": g.bytes, "left_by": g.left_by} for g in peak.gaps
+                ],
+                "groups": [
+                    {"base": g.base, "bytes": g.bytes, "count": g.count, "layers": list(g.layers)} for g in peak.groups
+                ],
+            }
+            for peak in buffer.peaks
+        ],
+    }
+
+
+def _placed_object(p: Placed) -> dict[str, Any]:
+    return {
+        "name": p.name,
+        "base": p.base,
+        "op": p.op,
+        "type": p.type,
+        "shape": list(p.shape),
+        "layer": p.layer,
+        "bytes": p.bytes,
+        "chunk": p.chunk,
+        "offset": p.offset,
+        "first": p.first,
+        "last": p.last,
+        "in_place_of": p.in_place_of,
+    }
+
+
+def _split_object(split: SplitUse) -> dict[str, Any]:
+    return {
+        "device": split.device,
+        "first": split.first,
+        "last": split.last,
+        "inputs": [
+            {
+                "name": i.name,
+                "type": i.type,
+                "shape": list(i.shape),
+                "source": i.source,
+                "bytes": i.bytes,
+                "copies": i.copies,
+                "weight": i.weight,
+            }
+            for i in split.inputs
+        ],
+    }

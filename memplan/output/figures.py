@@ -1,0 +1,171 @@
+"""What every picture shares: themes, colours, and how a figure becomes a file. matplotlib is loaded here alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from memplan.errors import FlagError, OutputError, shown
+from memplan.outfile import write_output
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS: Final = (".png", ".svg", ".pdf")
+DPI: Final = 200
+"""Dots an inch of a PNG: a figure of 8 by 4.5 inches is 1600 by 900."""
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours of a picture.
+
+    Okabe and Ito's palette, which people with any colour vision can tell apart, in an order whose neighbours also
+    differ in brightness, for print.
+    """
+
+    background: str
+    text: str
+    muted: str
+    grid: str
+    limit: str
+    rest: str
+    gaps: str
+    bands: tuple[str, str, str]
+    lines: tuple[str, ...]
+
+
+LIGHT: Final = Theme(
+    background="#ffffff",
+    text="#1a1a1a",
+    muted="#5f5f5f",
+    grid="#e4e4e4",
+    limit="#1a1a1a",
+    rest="#9a9a9a",
+    gaps="#dcdcdc",
+    bands=("#0072b2", "#56b4e9", "#e69f00"),
+    lines=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1a1a1a", "#8c6d00"),
+)
+DARK: Final = Theme(
+    background="#14171c",
+    text="#f0f0f0",
+    muted="#a8adb5",
+    grid="#2b3038",
+    limit="#f0f0f0",
+    rest="#8a8f98",
+    gaps="#3b414b",
+    bands=("#0072b2", "#56b4e9", "#e69f00"),
+    lines=("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#f0f0f0", "#4f8fd0"),
+)
+
+STYLES: Final = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+"""Strokes: the next one when the colours are used up."""
+
+
+def check_figure_path(path: str) -> None:
+    """Whether a picture can be written there, before anything is computed. Raises OutputError or FlagError."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise FlagError(f"{shown(path)}: a picture's name ends in {', '.join(FORMATS)}")
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise OutputError(f"{shown(path)}: is a folder")
+    if not os.path.isdir(folder):
+        raise OutputError(f"{shown(path)}: there is no folder {shown(folder)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise OutputError("drawing needs matplotlib: pip install 'memplan[plot]', or draw in the terminal: --terminal")
+
+
+def new_figure(width: float, height: float, theme: Theme) -> Figure:
+    """An empty figure of a size in inches. Raises OutputError when matplotlib cannot be loaded."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise OutputError(f"drawing needs matplotlib: pip install 'memplan[plot]' ({error})") from None
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=theme.background)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def title_lines(title: str) -> list[str]:
+    """The title in lines that fit the width of 8 inches."""
+    return [title] if len(title) <= 82 else textwrap.wrap(title, 74)
+
+
+def headings(figure: Any, title: list[str], subtitle: list[str], theme: Theme) -> None:
+    """Write title and subtitle at the top: 0.25 and 0.17 inches a line."""
+    height = figure.get_figheight()
+    size = 13 * min(1, 72 / max(map(len, title)))
+    y = 0.12
+    for line in title:
+        figure.text(0.02, 1 - y / height, line, color=theme.text, fontsize=size, fontweight="bold", va="top")
+        y += 0.25
+    for line in subtitle:
+        figure.text(0.02, 1 - (y + 0.02) / height, line, color=theme.muted, fontsize=8.5, va="top")
+        y += 0.17
+
+
+def dress(axes: Any, theme: Theme) -> None:
+    """Give axes the theme: no box, a quiet grid behind, readable ticks."""
+    axes.set_facecolor(theme.background)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(theme.muted)
+    axes.grid(axis="y", color=theme.grid, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="both", which="both", colors=theme.muted, labelsize=8, length=0, pad=4)
+    axes.tick_params(axis="x", which="major", length=3)
+
+
+def halo(theme: Theme) -> dict[str, Any]:
+    """What keeps text readable over lines."""
+    return {"facecolor": theme.background, "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
+
+
+def gib_ticks(low: int, high: int, log: bool = False, most: int = 8) -> list[int]:
+    """Levels in bytes at powers of two GiB (or multiples of one), between two levels."""
+    if log:
+        exponents = range(max(low, 1).bit_length() - 1, high.bit_length())
+        ticks = [1 << e for e in exponents if low <= 1 << e <= high]
+        while len(ticks) > most:
+            ticks = ticks[::2]
+        return ticks
+    step = 1 << 20
+    while (high - low) // step > most:
+        step *= 2
+    return list(range(-(-low // step) * step, high + 1, step))
+
+
+def size_label(size: int) -> str:
+    """A size as a tick says it: 16 GiB, 512 MiB."""
+    if size % (1 << 30) == 0 or size >= 8 << 30:
+        return f"{size / (1 << 30):g} GiB" if size else "0"
+    if size >= 1 << 30:
+        return f"{size / (1 << 30):.2f}".rstrip("0").rstrip(".") + " GiB"
+    return f"{size / (1 << 20):g} MiB"
+
+
+def tokens_label(tokens: int) -> str:
+    """A number of tokens as a tick says it: 128K for 131072, 1M for 1048576."""
+    for unit, size in (("M", 1 << 20), ("K", 1 << 10)):
+        if tokens >= size and tokens % size == 0:
+            return f"{tokens // size}{unit}"
+    return f"{tokens:,}"
+
+
+def write_figure(path: str, figure: Figure) -> None:
+    """Draw the figure into a file, whole or not at all; the ending says in which format. Raises OutputError."""
+    import matplotlib
+
+    kind = Path(path).suffix.lower()[1:]
+    data = io.BytesIO()
+    # no date and no random names: the same question gives the same file
+    metadata = {"png": {"Software": "memplan"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    with matplotlib.rc_context({"svg.hashsalt": "memplan", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(data, format=kind, metadata=metadata, facecolor=figure.get_facecolor())
+    write_output(path, data.getvalue())

@@ -1,0 +1,211 @@
+"""What is alive in a compute buffer, node by node: the data, and the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from memplan.explaining.result import ComputeBuffer, Explanation, Placed
+from memplan.output.chart import rig_name
+from memplan.output.explain import verdict
+from memplan.output.figures import (
+    DARK,
+    LIGHT,
+    Theme,
+    dress,
+    gib_ticks,
+    halo,
+    headings,
+    new_figure,
+    size_label,
+    title_lines,
+)
+from memplan.output.words import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAMED = 6
+"""Groups of tensors that get a colour of their own; the rest share one."""
+REST = "everything else"
+MOST = 4
+"""Devices in one picture: those with the largest buffers."""
+COLUMNS = 640
+"""Columns that a graph is drawn in: what is alive for one node alone must still be seen."""
+AROUND = 45
+"""Nodes before and after the peak in the picture of its surroundings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One device's buffer over the nodes of the graph.
+
+    ``labels``: what the bands are.  ``bands``: bytes of each at every node.  ``reach``: how far the buffer is filled at
+    every node, gaps included; the buffer has the ``size`` of the farthest.  ``node``: where that is.  ``peak_label``:
+    which tensor decides.
+    """
+
+    device: str
+    size: int
+    labels: tuple[str, ...]
+    bands: tuple[tuple[int, ...], ...]
+    reach: tuple[int, ...]
+    node: int
+    peak_label: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineChart:
+    """A whole picture: one timeline a device."""
+
+    title: str
+    subtitle: str
+    nodes: int
+    timelines: tuple[Timeline, ...]
+
+
+def timeline_chart(x: Explanation, device: str = "") -> TimelineChart:
+    """The timelines of an explanation: of one device, or of those with the largest buffers."""
+    estimate = x.estimate
+    filled = [buffer for buffer in x.buffers if buffer.peak is not None]
+    gpus = [buffer for buffer in filled if buffer.device != "CPU"]
+    buffers = [buffer for buffer in filled if buffer.device == device] if device else gpus or filled
+    largest = sorted(buffers, key=lambda buffer: -buffer.bytes)[:MOST]
+    name = printable(estimate.model.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf"))
+    flags = estimate.flags
+    slots = f"{flags.n_parallel} slot{'s' * (flags.n_parallel > 1)}"
+    settings = f"{estimate.n_ctx:,} tokens, {slots}, batch {flags.n_batch}/{flags.n_ubatch}"
+    return TimelineChart(
+        title=f"What fills the compute buffer? {name} on {rig_name(estimate)}",
+        subtitle=f"llama-{flags.app} {estimate.llama}  ·  {settings}  ·  prompt graph of {estimate.nodes[0]:,} nodes",
+        nodes=estimate.nodes[0],
+        timelines=tuple(_timeline(b, estimate.nodes[0]) for b in buffers if b in largest),
+    )
+
+
+def _timeline(buffer: ComputeBuffer, nodes: int) -> Timeline:
+    peak = buffer.peak
+    assert peak is not None
+    names = [group.base for group in peak.groups[:NAMED]]
+    bands = {label: _alive([p for p in buffer.tensors if p.base == label], nodes) for label in names}
+    bands[REST] = _alive([p for p in buffer.tensors if p.base not in names], nodes)
+    # what lives long lies at the bottom
+    labels = [*sorted(names, key=lambda label: -sum(bands[label])), REST]
+    return Timeline(
+        device=buffer.device if buffer.device == buffer.buffer else f"{buffer.device} ({buffer.buffer})",
+        size=buffer.bytes,
+        labels=tuple(labels),
+        bands=tuple(bands[label] for label in labels),
+        reach=_reach(buffer, nodes),
+        node=max(peak.node, 0),
+        peak_label=verdict(buffer).partition("; ")[0],
+    )
+
+
+def _alive(tensors: Sequence[Placed], nodes: int) -> tuple[int, ...]:
+    changes = [0] * (nodes + 2)
+    for p in tensors:
+        start = max(p.first, 0)
+        changes[start] += p.bytes
+        changes[_end(p, start)] -= p.bytes
+    return tuple(accumulate(changes[:nodes]))
+
+
+def _reach(buffer: ComputeBuffer, nodes: int) -> tuple[int, ...]:
+    """The highest byte in use at every node, chunks laid end to end."""
+    base = {peak.chunk: sum(before.bytes for before in buffer.peaks[:i]) for i, peak in enumerate(buffer.peaks)}
+    starts: dict[int, list[Placed]] = {}
+    for p in buffer.tensors:
+        starts.setdefault(max(p.first, 0), []).append(p)
+    heap: list[tuple[int, int]] = []
+    reach = []
+    for node in range(nodes):
+        for p in starts.get(node, ()):
+            heappush(heap, (-(base[p.chunk] + p.offset + p.bytes), _end(p, node)))
+        while heap and heap[0][1] <= node:
+            heappop(heap)
+        reach.append(-heap[0][0] if heap else 0)
+    return tuple(reach)
+
+
+def _end(p: Placed, start: int) -> int:
+    """The first node at which it is gone."""
+    return max(p.last, start) + 1
+
+
+def timeline_figure(chart: TimelineChart, *, dark: bool = False) -> Figure:
+    """The figure: bands of what is alive, how far the buffer is filled, its size as a line, the peak marked."""
+    theme = DARK if dark else LIGHT
+    timelines = chart.timelines
+    rows = [(timeline, 0, chart.nodes) for timeline in timelines]
+    if len(rows) == 1:
+        peak = timelines[0].node
+        rows.append((timelines[0], max(0, peak - AROUND), min(chart.nodes, peak + AROUND)))
+    count = len(rows)
+    title = title_lines(chart.title)
+    above = 0.14 + 0.25 * len(title) + 0.17 + 0.50
+    height = above + 0.62 + 1.9 * count + 0.75 * (count - 1)
+    figure = new_figure(8.0, height, theme)
+    headings(figure, title, [chart.subtitle], theme)
+    grid = figure.subplots(count, 1, squeeze=False)
+    figure.subplots_adjust(left=0.085, right=0.74, top=1 - above / height, bottom=0.55 / height, hspace=0.38)
+    for axes, (timeline, start, end) in zip(grid.flat, rows, strict=True):
+        _draw(axes, timeline, start, end, theme)
+        head = f"{timeline.device}: {timeline.peak_label}"
+        if end - start < chart.nodes:
+            head = f"{timeline.device}, nodes {start:,} to {end:,}"
+        axes.set_title(_short(head, 112), color=theme.text, fontsize=8.5, loc="left", pad=6)
+    figure.text(0.41, 0.05 / height, "node of the graph, in the order they are computed", color=theme.muted,
+                fontsize=8.5, ha="center", va="bottom")  # fmt: skip
+    return figure
+
+
+def _draw(axes: Any, timeline: Timeline, start: int, end: int, theme: Theme) -> None:
+    dress(axes, theme)
+    xs, bands, reach = _thinned(timeline, start, end)
+    axes.fill_between(xs, reach, step="post", color=theme.gaps, linewidth=0, label="gaps between them")
+    base = [0] * len(xs)
+    for i, (label, band) in enumerate(zip(timeline.labels, bands, strict=True)):
+        colour = theme.rest if label == REST else theme.lines[i]
+        top = [a + b for a, b in zip(base, band, strict=True)]
+        axes.fill_between(xs, base, top, step="post", color=colour, linewidth=0, label=label)
+        base = top
+    size = timeline.size
+    axes.set_xlim(start, max(end, start + 1))
+    axes.set_ylim(0, size * 1.2)
+    ticks = gib_ticks(0, int(size * 1.05), most=6)
+    axes.set_yticks(ticks, [size_label(tick) for tick in ticks])
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.axhline(size, color=theme.limit, linewidth=1.2, linestyle=(0, (4, 2)), label="_size")
+    axes.plot([timeline.node], [size], marker="v", markersize=7, color=theme.text, label="_peak", clip_on=False,
+              zorder=5, markeredgecolor=theme.background)  # fmt: skip
+    right = timeline.node > start + 0.6 * (end - start)
+    axes.annotate(
+        f"fullest at node {timeline.node:,}: {size / (1 << 20):,.0f} MiB", (timeline.node, size),
+        xytext=(-7 if right else 7, 3), textcoords="offset points", color=theme.text, fontsize=8.5, fontweight="bold",
+        bbox=halo(theme), ha="right" if right else "left", va="bottom", zorder=6,
+    )  # fmt: skip
+    handles, labels = axes.get_legend_handles_labels()
+    gaps, *others = zip(handles, labels, strict=True)
+    shown = [gaps, *others[::-1]]
+    axes.legend(
+        [handle for handle, _ in shown], [_short(label, 30) for _, label in shown],
+        loc="upper left", bbox_to_anchor=(1.005, 1.02), fontsize=8, frameon=False, labelcolor=theme.text,
+        handlelength=1.0, handleheight=0.9, borderpad=0.2,
+    )  # fmt: skip
+
+
+def _thinned(timeline: Timeline, start: int, end: int) -> tuple[list[int], list[list[int]], list[int]]:
+    """The nodes in so many columns, each standing for the fullest of its nodes; the last one closes the step."""
+    width = max(1, -(-(end - start) // COLUMNS))
+    columns = range(start, end, width)
+    fullest = [max(range(i, min(i + width, end)), key=timeline.reach.__getitem__) for i in columns]
+    picked = [*fullest, *fullest[-1:]]
+    return [*columns, end], [[band[i] for i in picked] for band in timeline.bands], [timeline.reach[i] for i in picked]
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
