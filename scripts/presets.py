@@ -9,9 +9,9 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TOP))
 
-from memplan.output.presets import preset_text
-from memplan.planning.presets import SETTINGS, PresetFile, preset_files, preset_plan
-from memplan.releases import LATEST
+from memplan.output.presets import preset_text  # noqa: E402
+from memplan.planning.presets import SETTINGS, PresetFile, preset_files, preset_plan  # noqa: E402
+from memplan.releases import LATEST  # noqa: E402
 
 FOLDER = TOP / "presets"
 

@@ -31,13 +31,16 @@ def run(argv: Sequence[str]) -> int:
 
         sys.stdout.write(ESTIMATE)
         return 0
-    result = answer(arguments)
+    asked = read_question(arguments)
+    result = _answer(asked)
     if arguments.json:
         from memplan.output.json import render_json
 
         sys.stdout.write(render_json(result))
     else:
         sys.stdout.write(_table(result))
+        if result.short:
+            sys.stdout.write(advice(arguments, asked, result))
     return DOES_NOT_FIT if arguments.check and not result.fits else 0
 
 
@@ -56,12 +59,31 @@ class Asked:
 
 def answer(arguments: Arguments) -> Estimate:
     """The estimate that was asked for. Raises MemplanError."""
-    asked = read_question(arguments)
+    return _answer(read_question(arguments))
 
+
+def _answer(asked: Asked) -> Estimate:
     from memplan.estimator import estimate
 
     result = estimate(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
     return result if asked.machine is None else for_machine(result, asked.machine)
+
+
+def advice(arguments: Arguments, asked: Asked, result: Estimate) -> str:
+    """What would make settings fit that do not: text for the end of the table."""
+    from memplan.cli.terminal import width
+    from memplan.output.plan import advice_text
+    from memplan.planning.advice import advise
+    from memplan.planning.search import Setting
+    from memplan.planning.speed import find_bandwidths
+
+    gpus = asked.rig.gpus
+    setting = Setting(
+        asked.header, arguments.flags, asked.rig, (0,) * len(gpus), find_bandwidths(gpus), asked.llama, arguments.app,
+        asked.without_ops,
+    )  # fmt: skip
+    found, plan = advise(setting, result)
+    return advice_text(found, None if plan is None else plan.args, width())
 
 
 def read_question(arguments: Arguments) -> Asked:

@@ -12,6 +12,7 @@ from memplan.errors import FlagError, shown
 from memplan.llama.flags import arity, read_flags
 
 if TYPE_CHECKING:
+    from memplan.planning.advice import Advice
     from memplan.planning.fit import FitPreset
     from memplan.planning.nearest import Change
     from memplan.planning.plan import NoPlan, Plan
@@ -238,6 +239,26 @@ def _wrapped(lines: Iterable[Any], width: int) -> list[Any]:
         else:
             out.append(line)
     return out
+
+
+def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int = 80) -> str:
+    """How to make settings fit: one flag, or the placement flags of a plan."""
+    from memplan.output.words import to_text
+
+    lines = []
+    if advice is not None:
+        freed = f"frees {_gib(advice.freed)} on {advice.device} and fits" if advice.freed > 0 else "fits"
+        lines.append(f"- {' '.join(map(shlex.quote, advice.args))} {freed}")
+    if placed is not None:
+        flags = " ".join(map(shlex.quote, placed))
+        lines.append(f"- with all of it kept, another placement: {flags} (see memplan plan)")
+    if not lines:
+        lines.append("- no single change that memplan knows makes it fit; memplan plan looks for more")
+    return to_text(["", "what would fit:", *_wrapped(lines, width)])
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{-(-size // MIB)} MiB"
 
 
 def fit_text(preset: FitPreset) -> str:

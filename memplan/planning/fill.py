@@ -16,6 +16,15 @@ MIN_UNIT = 1 << 20
 """Experts whose sizes have little in common are rounded up to whole MiB."""
 
 
+TOLERANCE = 32 << 20
+"""Bytes that a choice may cost more than the cheapest when it makes a simpler pattern."""
+
+ALIKE = 16
+"""Choices of about the same price that are looked at."""
+
+_Options = list[tuple[int, list[Expert]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Sums:
     """What the experts of a stretch of layers take, in units, and what of it may stay on the host.
@@ -73,8 +82,8 @@ class Shelf:
     def choose(self, order: Sequence[int], kinds: frozenset[str], need: int, layer_cost: float) -> list[Expert]:
         """Experts of some layers with at least ``need`` units together, the cheapest choice.
 
-        A choice costs its units, and ``layer_cost`` for each layer that it touches. Layers that are whole on the host lie
-        together at the end of ``order``. Empty when nothing has to stay on the host, or not enough can.
+        A choice costs its units, and ``layer_cost`` for each layer that it touches. Layers that are whole on the host
+        lie together at the end of ``order``. Empty when nothing has to stay on the host, or not enough can.
         """
         if need <= 0:
             return []
@@ -89,27 +98,38 @@ class Shelf:
                     after[n + 1] |= bits << units
             reach.append(after)
         found: list[tuple[float, int, int]] = []
-        for n, bits in enumerate(reach[-1]):
+        for count, bits in enumerate(reach[-1]):
             enough = bits >> need
-            if enough:
+            for _ in range(ALIKE):
+                if not enough:
+                    break
                 units = need + (enough & -enough).bit_length() - 1
-                found.append((units + layer_cost * n, n, units))
+                found.append((units + layer_cost * count, count, units))
+                enough &= enough - 1
         if not found:
             return []
-        _, count, need = min(found)
+        limit = min(found)[0] + TOLERANCE / self.unit
+        alike = [choice for choice in sorted(found) if choice[0] <= limit][:ALIKE]
+        ways = [(self._walk(options, reach, count, units), price) for price, count, units in alike]
+        return min(ways, key=lambda way: (_pieces(way[0]), way[1]))[0]
+
+    def _walk(
+        self, options: Sequence[_Options], reach: Sequence[Sequence[int]], count: int, units: int
+    ) -> list[Expert]:
+        """Experts of ``count`` layers with ``units`` units together, the last layers of the order first."""
         chosen: list[Expert] = []
-        for i in range(len(order) - 1, -1, -1):
+        for i in range(len(options) - 1, -1, -1):
             if count == 0:
                 break
-            for units, which in options[i]:
-                if units <= need and reach[i][count - 1] >> (need - units) & 1:
+            for size, which in options[i]:
+                if size <= units and reach[i][count - 1] >> (units - size) & 1:
                     chosen += which
-                    need -= units
+                    units -= size
                     count -= 1
                     break
         return chosen
 
-    def _options(self, il: int, kinds: frozenset[str]) -> list[tuple[int, list[Expert]]]:
+    def _options(self, il: int, kinds: frozenset[str]) -> _Options:
         """What of a layer may be on the host, the most first; never nothing."""
         free = [(units, e) for (kind, units), e in zip(self.layers[il], self.experts[il], strict=True) if kind in kinds]
         options: dict[int, list[Expert]] = {}
@@ -117,3 +137,11 @@ class Shelf:
             subset = [free[i] for i in range(len(free)) if mask >> i & 1]
             options.setdefault(sum(units for units, _ in subset), [e for _, e in subset])
         return sorted(options.items(), key=lambda option: -option[0])
+
+
+def _pieces(chosen: Sequence[Expert]) -> int:
+    """In how many pieces a pattern would have to name these experts: stretches of layers with the same kinds."""
+    kinds: dict[int, set[str]] = {}
+    for e in chosen:
+        kinds.setdefault(e.layer, set()).add(e.kind)
+    return sum(kinds.get(layer - 1) != of for layer, of in kinds.items())

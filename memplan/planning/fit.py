@@ -1,7 +1,7 @@
 """Margins for llama.cpp's own ``--fit``: what it does not count, a figure for each GPU; and when to leave it alone.
 
-``--fit`` measures weights, caches and compute buffers (``common/fit.cpp``, v0.5.0) and leaves ``--fit-target`` MiB free on
-each GPU. It stops as soon as a placement flag is given, and llama-server then starts as it is told.
+``--fit`` measures weights, caches and compute buffers (``common/fit.cpp``, v0.5.0) and leaves ``--fit-target`` MiB free
+on each GPU. It stops as soon as a placement flag is given, and llama-server then starts as it is told.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _warnings(setting: Setting, given: frozenset[str], split_mode: str, plan: Pl
         if len(setting.rig.gpus) > 1:
             mixed = "mixed cards" if len(cards) > 1 else "several cards"
             found.append(
-                f"not every expert fits, on {mixed}: --fit fills them from the back in whole layers and may take minutes"
-                " or leave room unused; memplan plan fills every card"
+                f"not every expert fits, on {mixed}: --fit fills them from the back in whole layers and may take"
+                " minutes or leave room unused; memplan plan fills every card"
             )
         if plan.shares[-1].layers is not None:
             found.append("not even all attention fits on the GPUs: --fit would put whole layers on the host")

@@ -1,7 +1,7 @@
 """What each layer of a model takes on a GPU, and what of it a plan may move: sums that need no graph.
 
-Bytes here are those that llama.cpp's buffers hold: allocation sizes, padded (``memplan.llama.allocation``). Compute buffers
-are not among them; only an exact estimate knows those.
+Bytes here are those that llama.cpp's buffers hold: allocation sizes, padded (``memplan.llama.allocation``). Compute
+buffers are not among them; only an exact estimate knows those.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ LEAST_CONTEXT: Final = 4096
 """The smallest context that is proposed, as llama.cpp's ``--fit-ctx``."""
 
 LEAST_UBATCH: Final = 32
-"""The smallest ubatch that is proposed: below it llama.cpp offloads nothing (``ggml_backend_cuda_device_offload_op``)."""
+"""The smallest ubatch that is proposed: below it the GPUs take no op from the host
+(``ggml_backend_cuda_device_offload_op``)."""
 
 SEARCHED: Final = {
     "c": "c", "ctx": "c", "ctx-size": "c", "context": "c", "ub": "ub", "ubatch": "ub", "ubatch-size": "ub",
@@ -32,10 +33,10 @@ SEARCHED: Final = {
 
 _CACHES = ("f16", "q8_0", "q4_0")
 _BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8, "q5_1": 6, "q5_0": 6, "q4_1": 5, "q4_0": 4, "iq4_nl": 4}
-PLACEMENT: Final = frozenset(
-    "-ngl --gpu-layers --n-gpu-layers -ts --tensor-split -ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe"
-    " -ncffn --n-cpu-ffn -sm --split-mode -mg --main-gpu -dev --device".split()
-)
+PLACEMENT: Final = frozenset({
+    "-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split", "-ot", "--override-tensor", "-cmoe", "--cpu-moe",
+    "-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn", "-sm", "--split-mode", "-mg", "--main-gpu", "-dev", "--device",
+})  # fmt: skip
 """Flags that say what goes where."""
 Words = tuple[str, ...]
 
@@ -50,9 +51,9 @@ _MENDS: Final[Mapping[str, Callable[[Flags], list[Words]]]] = {
 class Change:
     """A change with which a plan fits.
 
-    ``change``: what to change, as it is written on a command line.  ``args``: the changed flags and all placement flags,
-    to add to the user's own.  ``drop``: flags of the user's that must go.  ``kept``: about how much of the setting is
-    left, 1 for all.  ``estimate``: exact.
+    ``change``: what to change, as it is written on a command line.  ``args``: the changed flags and all placement
+    flags, to add to the user's own.  ``drop``: flags of the user's that must go.  ``kept``: about how much of the
+    setting is left, 1 for all.  ``estimate``: exact.
     """
 
     change: str
@@ -134,7 +135,7 @@ def _smaller(probe: Prober) -> Iterator[Change | None]:
     flags = probe.flags
     helped = False
     change = reach_context(probe)
-    for options in (_ubatches(flags), _slots(flags), _cache_types(flags)):
+    for options in (ubatches(flags), slots(flags), cache_types(flags)):
         helped = helped or change is not None
         yield change
         change = next((c for words, kept in options if probe.fits(words) and (c := probe.change(words, kept))), None)
@@ -147,7 +148,7 @@ def reach_context(probe: Prober) -> Change | None:
     """The largest context with which a plan fits, if it is smaller than what was asked for."""
     n_ctx = probe.n_ctx
     least = max(LEAST_CONTEXT, CONTEXT_STEP * probe.flags.n_parallel)
-    steps = _largest((n_ctx - 1) // CONTEXT_STEP, lambda n: probe.fits(_context(n)), least // CONTEXT_STEP)
+    steps = largest_number((n_ctx - 1) // CONTEXT_STEP, lambda n: probe.fits(_context(n)), least // CONTEXT_STEP)
     while steps is not None:
         words = _context(steps)
         change = probe.change(words, steps * CONTEXT_STEP / n_ctx)
@@ -173,11 +174,15 @@ def widen(setting: Setting, name: str) -> tuple[Words, int]:
 
     def free(words: Sequence[str]) -> bool:
         found = probe.plan(words)
-        return found is not None and _weights(found) >= least and found.layout.no_op_offload == base.layout.no_op_offload
+        if found is None or found.layout.no_op_offload != base.layout.no_op_offload:
+            return False
+        return _weights(found) >= least
 
     flags = probe.flags
+    words: Words
     if axis == "c":
-        steps = _largest(probe.trained * flags.n_parallel // CONTEXT_STEP, lambda n: free(_context(n)), probe.n_ctx // CONTEXT_STEP)
+        most = probe.trained * (1 if flags.kv_unified else flags.n_parallel) // CONTEXT_STEP
+        steps = largest_number(most, lambda n: free(_context(n)), probe.n_ctx // CONTEXT_STEP)
         words = _context(steps) if steps and steps * CONTEXT_STEP > probe.n_ctx else ()
     elif axis == "ub":
         higher = [2**n for n in range(flags.n_batch.bit_length() - 1, 4, -1) if 2**n > flags.n_ubatch]
@@ -187,7 +192,7 @@ def widen(setting: Setting, name: str) -> tuple[Words, int]:
         words = next((w for n in higher if free(w := ("-np", str(n)))), ())
     else:
         better = [kind for kind in _CACHES if _BITS[kind] > _BITS[flags.type_k]]
-        words = next((w for kind in better if free(w := ("-ctk", kind, "-ctv", kind))), ())
+        words = next((kept for kind in better if free(kept := ("-ctk", kind, "-ctv", kind))), ())
     return words, probe.estimates
 
 
@@ -195,7 +200,7 @@ def _lowered(probe: Prober, axis: str) -> Words:
     if axis == "c":
         change = reach_context(probe)
         return () if change is None else change.args[:2]
-    options = {"ub": _ubatches, "np": _slots, "cache": _cache_types}[axis](probe.flags)
+    options = {"ub": ubatches, "np": slots, "cache": cache_types}[axis](probe.flags)
     return next((words for words, _ in options if probe.fits(words)), ())
 
 
@@ -207,7 +212,7 @@ def _context(steps: int) -> Words:
     return "-c", str(steps * CONTEXT_STEP)
 
 
-def _largest(high: int, fits: Callable[[int], bool], low: int) -> int | None:
+def largest_number(high: int, fits: Callable[[int], bool], low: int) -> int | None:
     """The largest number up to ``high`` that fits, by bisection; None when ``low`` does not."""
     if high < low or not fits(low):
         return None
@@ -222,22 +227,26 @@ def _largest(high: int, fits: Callable[[int], bool], low: int) -> int | None:
     return low
 
 
-_Options = list[tuple[Words, float]]
+Options = list[tuple[Words, float]]
+"""Flags, and about how much of the setting they leave, 1 for all."""
 
 
-def _ubatches(flags: Flags) -> _Options:
+def ubatches(flags: Flags) -> Options:
+    """Smaller ubatches, the largest first, each with its share of what was asked for."""
     ubatch = min(flags.n_ubatch, flags.n_batch)
     lower = [2**n for n in range(ubatch.bit_length(), 4, -1) if LEAST_UBATCH <= 2**n < ubatch]
     return [(("-ub", str(ub)), ub / ubatch) for ub in lower]
 
 
-def _slots(flags: Flags) -> _Options:
+def slots(flags: Flags) -> Options:
+    """Fewer slots, the most first."""
     count = flags.n_parallel
     unified = ("-kvu",) if flags.kv_unified and "-kvu" not in flags.given else ()
     return [(("-np", str(n), *(unified if n > 1 else ())), n / count) for n in range(min(count - 1, 8), 0, -1)]
 
 
-def _cache_types(flags: Flags) -> _Options:
+def cache_types(flags: Flags) -> Options:
+    """Cache types of fewer bits, the most first."""
     bits = _BITS[flags.type_k]
     lower = [kind for kind in _CACHES if _BITS[kind] < bits]
     return [(("-ctk", kind, "-ctv", kind), _BITS[kind] / bits) for kind in lower]

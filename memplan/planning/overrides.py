@@ -103,7 +103,7 @@ def _pattern(layers: set[int], of: tuple[str, ...], there: Mapping[str, set[int]
     what = "exps" if every_kind else f"{of[0]}_exps" if len(of) == 1 else f"({'|'.join(of)})_exps"
     if layers >= everywhere:
         return what
-    return rf"\.{fold(layers, everywhere | layers)}\..*{what}" if every_kind else rf"\.{fold(layers, everywhere)}\.ffn_{what}"
+    return rf"\.{fold(layers, everywhere)}\.{'.*' if every_kind else 'ffn_'}{what}"
 
 
 def fold(numbers: Iterable[int], among: Iterable[int]) -> str:

@@ -27,8 +27,8 @@ DEFAULT_MARGIN = 1024
 class Share:
     """What one device holds.
 
-    ``layers``: its first layer and the one after its last; None when it has none.  ``output``: whether it has the output
-    layer.  ``experts``, ``expert_bytes``: expert tensors on it, those that the user placed not counted.
+    ``layers``: its first layer and the one after its last; None when it has none.  ``output``: whether it has the
+    output layer.  ``experts``, ``expert_bytes``: expert tensors on it, those that the user placed not counted.
     """
 
     device: str
@@ -76,11 +76,12 @@ class NoPlan:
 def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan:
     """The best flags for a setting, or what to change.
 
-    ``search_for``: settings that may be chosen too (``c``, ``ub``, ``np``, ``cache``): each is raised as far as it costs
-    no expert its place on a GPU, or lowered as far as it must be. Raises MemplanError for bad input.
+    ``search_for``: settings that may be chosen too (``c``, ``ub``, ``np``, ``cache``): each is raised as far as it
+    costs no expert its place on a GPU, or lowered as far as it must be. Raises MemplanError for bad input.
     """
-    if len(setting.margins) != len(setting.rig.gpus):
-        raise FlagError(f"{len(setting.margins)} margins for {len(setting.rig.gpus)} GPUs: give one for all, or one each")
+    gpus, margins = len(setting.rig.gpus), len(setting.margins)
+    if margins != gpus:
+        raise FlagError(f"{margins} margins for {gpus} GPUs: give one for all, or one each")
     fixed, estimates = setting.argv, 0
     chosen, left_out = _few_enough(setting)
     setting = replace(setting, argv=(*fixed, *chosen))
@@ -180,7 +181,7 @@ def _notes(
     on_host = shares[-1]
     if layout.first:
         yield (
-            f"the first {layout.first} layers are on the host, caches and all: not even their attention fits on the GPUs"
+            f"the first {layout.first} layers are on the host, caches and all: their attention does not fit on the GPUs"
             + (f"; {nearest[0].change} keeps all of them there" if nearest else "")
         )
     if on_host.experts:
@@ -207,11 +208,9 @@ def _notes(
         )
     if layout.one_copy and not (layout.host or layout.moved):
         yield "the override changes no place: it turns pipeline parallelism off, whose copies would not fit"
-    empty = [ledger.names[d] for d, (begin, end) in enumerate(layout.ranges()) if begin == end and not shares[d].experts]
-    if empty and not ledger.fixed_homes:
-        idle = [d for d in empty if not estimate.devices[ledger.devices[ledger.names.index(d)]].used]
-        if idle:
-            yield f"{', '.join(idle)} {'hold' if len(idle) > 1 else 'holds'} nothing"
+    idle = [name for name, d in zip(ledger.names, ledger.devices, strict=True) if not estimate.devices[d].used]
+    if idle:
+        yield f"{', '.join(idle)} {'hold' if len(idle) > 1 else 'holds'} nothing"
 
 
 def _mib(size: int) -> str:

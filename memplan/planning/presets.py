@@ -63,7 +63,10 @@ RIGS: tuple[PresetRig, ...] = (
 
 MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("deepseek-v4-flash:antirez-q2", tuple(rig.name for rig in RIGS)),
-    ("deepseek-v4-flash:mxfp4", ("4x-rtx-3090", "8x-rtx-3090", "2x-rtx-5090", "rtx-pro-6000", "2x-rtx-pro-6000", "h200")),
+    (
+        "deepseek-v4-flash:mxfp4",
+        ("4x-rtx-3090", "8x-rtx-3090", "2x-rtx-5090", "rtx-pro-6000", "2x-rtx-pro-6000", "h200"),
+    ),
     ("deepseek-v4-pro:mxfp4", ("8x-rtx-3090", "2x-rtx-pro-6000", "h200")),
 )
 """Models, and the rigs that there are files for."""
@@ -115,7 +118,7 @@ def find_preset(name: str) -> Path:
     wanted = name.removesuffix(".ini")
     files = sorted(presets_folder().glob("*.ini"))
     exact = [file for file in files if file.stem == wanted]
-    found = exact or [file for file in files if file.stem.startswith(f"{wanted}.") or file.stem.startswith(f"{wanted}-")]
+    found = exact or [file for file in files if file.stem.startswith((f"{wanted}.", f"{wanted}-"))]
     if len(found) == 1 or (found and all(file.stem.split(".")[0] == wanted for file in found)):
         return found[0]
     if found:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from memplan.backends.devices import Rig
 from memplan.estimator import Question, estimate, load_model
 from memplan.gguf.header import Header
-from memplan.llama.flags import Flags, check_devices, parse_flags
+from memplan.llama.flags import check_devices, parse_flags
 from memplan.llama.placement import place_layers, split_points
 from memplan.llama.refusals import Refusal
 from memplan.planning.cuts import Cut, Cutter, Kinds
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger, open_ledger
-from memplan.planning.speed import SPLIT_MS, Bandwidths
+from memplan.planning.speed import Bandwidths
 from memplan.releases import Release, find_release
 from memplan.result import Estimate
 
@@ -29,7 +29,7 @@ ROUNDS = 6
 WORTH = 0.9
 """Share of the time that a placement may take in place of llama.cpp's own split, where that fits with every expert."""
 
-SAME = 1.05
+SAME = 1.02
 """Prices whose ratio is below this are as good as the same, where room is to be spread."""
 
 BALANCE = 32 << 20
@@ -111,8 +111,12 @@ class Search:
                 self.refused = known.refused
         return known
 
+    def remember(self, args: Sequence[str], known: Estimate) -> None:
+        """Take ``known`` for the estimate of the user's flags and ``args``."""
+        self._known[tuple(args)] = known
+
     def closest(self) -> Estimate | None:
-        """Of the estimates asked for, the one whose fullest GPU, or the host, is least over; None when all were refused."""
+        """Of the estimates asked for, the one that is over by the least; None when all were refused."""
         margins = self.setting.margins
 
         def short(found: Estimate) -> int:
@@ -130,6 +134,18 @@ class Search:
                 self.refused = opened
             self._ledger = opened if isinstance(opened, Ledger) else None
         return self._ledger
+
+    def default_layout(self, ledger: Ledger) -> Layout:
+        """llama.cpp's own split, everything on the GPUs as far as the user's flags let it."""
+        n = ledger.n_items
+        homes = ledger.fixed_homes
+        if homes is None:
+            devices = [self.question.machine.gpus[d] for d in ledger.devices]
+            n_gpu_layers = n - (ledger.first or 0)
+            homes = tuple(place_layers(n - 1, n_gpu_layers, devices, split_points(devices, ())))
+        first = sum(home < 0 for home in homes)
+        ends = tuple(first + sum(0 <= home <= d for home in homes) for d in range(len(ledger.devices)))
+        return Layout(first, ends)
 
     def find(self, partial: bool = True, quick: bool = False) -> Candidate | None:
         """The best placement that fits, or None.
@@ -167,7 +183,7 @@ class _Attempt:
 
     def best(self) -> Candidate | None:
         """The best that fits."""
-        default = self._default()
+        default = replace(self.search.default_layout(self.ledger), no_op_offload=self.no_op_offload)
         start = self._ask(default)
         if start.refused is not None and start.refused.kind in SETTINGS:
             return None
@@ -195,20 +211,6 @@ class _Attempt:
         if old is None or _rank(new) < _rank(old):
             self.found = new
         return True
-
-    def _default(self) -> Layout:
-        """llama.cpp's own split, everything on the GPUs as far as the user's flags let it."""
-        ledger = self.ledger
-        n = ledger.n_items
-        homes = ledger.fixed_homes
-        if homes is None:
-            machine = self.search.question.machine
-            devices = [machine.gpus[d] for d in ledger.devices]
-            n_gpu_layers = n - (ledger.first or 0)
-            homes = tuple(place_layers(n - 1, n_gpu_layers, devices, split_points(devices, ())))
-        first = sum(home < 0 for home in homes)
-        ends = tuple(first + sum(0 <= home <= d for home in homes) for d in range(len(ledger.devices)))
-        return Layout(first, ends, no_op_offload=self.no_op_offload)
 
     def _all_on_gpus(self, default: Layout, start: Estimate, computes: Sequence[int]) -> None:
         """Layouts without an expert on the host; llama.cpp's own split unless another pays."""
@@ -255,8 +257,8 @@ class _Attempt:
     def _turn(self, found: Candidate, ways: Sequence[Kinds]) -> None:
         """Keep other layers' experts on the first GPU, when some of the first layers' are on the host.
 
-        The first layers route by token (``hash_layer_count``) and leave other holes in the compute buffer than the rest:
-        copies of their experts can make it larger by the size of one.
+        The first layers route by token (``hash_layer_count``) and leave other holes in the compute buffer than the
+        rest: copies of their experts can make it larger by the size of one.
         """
         hashed = self.search.question.model.hparams.hash_layer_count
         first = {name for layer in self.ledger.experts[:hashed] for e in layer for name in e.names}

@@ -50,4 +50,5 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     module = ModuleType("memplan.estimator")
     module.estimate = fake.estimate  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "memplan.estimator", module)
+    monkeypatch.setattr("memplan.cli.estimate.advice", lambda arguments, asked, result: "")
     return fake

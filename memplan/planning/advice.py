@@ -1,0 +1,61 @@
+"""What to change when settings do not fit: the best single flag, and the plan that keeps them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from memplan.planning.nearest import CONTEXT_STEP, LEAST_CONTEXT, Words, cache_types, largest_number, slots, ubatches
+from memplan.planning.search import Candidate, Search, Setting
+from memplan.result import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One change: the flags to add, their estimate, and what it frees where the shortage was; bytes."""
+
+    args: Words
+    estimate: Estimate
+    device: str
+    freed: int
+
+
+def advise(setting: Setting, found: Estimate) -> tuple[Advice | None, Candidate | None]:
+    """The best single flag that makes ``found``, an estimate that does not fit, fit; and the best placement that does.
+
+    The flags are tried in the order of what they cost: copies of inputs first, then copies of experts, a smaller
+    ubatch, fewer slots, a quantised cache, a smaller context. No margin is asked for: ``fits`` knows none.
+    """
+    search = Search(replace(setting, margins=(0,) * len(setting.rig.gpus)))
+    search.remember((), found)
+    advice = next(_changes(search, found), None)
+    return advice, search.find()
+
+
+def _changes(search: Search, found: Estimate) -> Iterator[Advice]:
+    flags = search.flags
+
+    def fits(words: Words) -> bool:
+        return search.estimate(words).fits
+
+    def advice(words: Words) -> Advice:
+        changed = search.estimate(words)
+        if found.short:
+            worst = min(found.short, key=lambda device: device.left)
+            after = next(device for device in changed.devices if device.name == worst.name)
+            return Advice(words, changed, worst.name, worst.used - after.used)
+        return Advice(words, changed, "the host", found.host.used - changed.host.used)
+
+    single: list[Words] = []
+    ledger = search.ledger()
+    if found.pipeline_parallel and ledger is not None:
+        single.append(("-ot", f"output_norm={ledger.names[search.default_layout(ledger).homes()[-1]]}"))
+    if flags.op_offload and any(buffer == "CPU" for _, buffer in flags.overrides):
+        single.append(("--no-op-offload",))
+    for options in (ubatches(flags), slots(flags), cache_types(flags)):
+        single += [words for words, _ in options]
+    yield from (advice(words) for words in single if fits(words))
+    least = max(LEAST_CONTEXT, CONTEXT_STEP * flags.n_parallel) // CONTEXT_STEP
+    steps = largest_number((found.n_ctx - 1) // CONTEXT_STEP, lambda n: fits(("-c", str(n * CONTEXT_STEP))), least)
+    if steps is not None:
+        yield advice(("-c", str(steps * CONTEXT_STEP)))
