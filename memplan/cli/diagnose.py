@@ -1,0 +1,118 @@
+"""``memplan diagnose``: a log of llama.cpp, explained."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from memplan.cli import terminal
+from memplan.cli.arguments import PROGRAMS, Arguments, parse_arguments
+from memplan.cli.asked import access_of, rig_of
+from memplan.errors import FlagError, LogError, shown
+from memplan.llama.flags import parse_flags
+
+if TYPE_CHECKING:
+    from memplan.diagnosing.log import Load
+
+HELP: Final = """\
+Usage: memplan diagnose LOG [llama-server's flags] [options]
+
+  What a log of llama.cpp says about each load of a model: which buffers it
+  asked for, what memplan predicts for the same, whether they agree, why it
+  failed, and which flags mend it. LOG is a file, or - for what is piped in;
+  timestamps, colours and other lines in it do not matter, nor does its end.
+
+  A log from llama-server -v (or --verbosity 4) shows the most. What it does not
+  show can be given after it: the flags llama-server was started with (its whole
+  command line can be pasted), the model, the GPUs, the release.
+
+Options:
+  -m MODEL           the model: a GGUF file, an address or a built-in name;
+                     found by itself when it is one of those built in
+  --gpu, --rig, --llama, --app, --offline, --no-cache
+                     as memplan estimate has them; the log's own by default
+  --all              every load, also those that --fit makes to measure
+  --check            exit with 1 when the last load failed
+  --json             print one JSON object, sizes in bytes
+  -h, --help         print this
+
+Examples:
+  memplan diagnose examples/unfused.log
+  memplan diagnose examples/unfused.log --json
+  llama-server -m model.gguf -v 2>&1 | tee log.txt; memplan diagnose log.txt
+  memplan diagnose log.txt -m deepseek-v4-flash -ncmoe 36 --gpu "2*RTX 3090"
+
+Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
+"""
+
+_CHUNK: Final = 1 << 20
+FAILED: Final = 1
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan diagnose`` on stdout; the exit status. Raises MemplanError for bad input."""
+    words = [_STDIN if word == "-" else word for word in argv]
+    programs = [word for word in words[1:] if re.split(r"[/\\]", word)[-1].removesuffix(".exe") in PROGRAMS]
+    arguments = parse_arguments([word for word in words if word not in programs], (), ("--all",))
+    if arguments.help:
+        sys.stdout.write(HELP)
+        return 0
+    if not arguments.model:
+        raise FlagError("which log? give a file, or - for what is piped in")
+    # flags with values that llama-server would not take are the user's, not the log's
+    flags = parse_flags(arguments.flags, arguments.app)
+
+    from memplan.diagnosing.diagnosis import Asked, diagnose
+    from memplan.diagnosing.lines import clean_lines
+    from memplan.diagnosing.reader import read_log
+    from memplan.output.diagnosis import render_diagnoses, render_diagnoses_json
+
+    loads = read_log(clean_lines(_chunks(arguments.model)))
+    if not loads:
+        name = "the log" if arguments.model == _STDIN else shown(arguments.model)
+        raise LogError(f"{name}: llama.cpp loads no model in it; give what llama-server prints, best with -v")
+    header = None
+    if flags.model:
+        from memplan.models.open import open_model
+
+        header = open_model(flags.model, access_of(arguments, flags.model))
+    given = arguments.gpus or arguments.rig is not None or arguments.no_gpu
+    rig = rig_of(arguments)[0] if given else None
+    asked = Asked(header, arguments.flags, rig, "" if arguments.llama == "latest" else arguments.llama)
+    diagnoses = [diagnose(load, asked) for load in chosen(loads, "--all" in arguments.own)]
+    if arguments.json:
+        sys.stdout.write(render_diagnoses_json(diagnoses))
+    else:
+        sys.stdout.write(render_diagnoses(diagnoses, width=terminal.width()))
+    return FAILED if arguments.check and diagnoses[-1].load.failed is not None else 0
+
+
+_STDIN: Final = "/dev/stdin"
+
+
+def chosen(loads: list[Load], every: bool) -> list[Load]:
+    """The loads worth a diagnosis: those without memory, by which ``--fit`` measures, if there are no others."""
+    real = [load for load in loads if not load.dry]
+    return loads if every or not real else real
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    if path == _STDIN:
+        yield from _read(sys.stdin.buffer)
+        return
+    try:
+        with open(path, "rb") as file:
+            yield from _read(file)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise LogError(f"{shown(path)}: {reason}; give the log that llama-server printed") from None
+
+
+def _read(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+__all__ = ["Arguments", "chosen", "run"]

@@ -1,0 +1,235 @@
+"""Why a load failed: found by asking again with one thing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from memplan.diagnosing.log import Failure, Load, Stage
+from memplan.llama.flags import Flags
+from memplan.releases import LATEST, Indexer, Release
+from memplan.result import Estimate
+
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+
+Ask = Callable[[Flags, Release], Estimate]
+"""The same question with other flags, or another release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """``kind``: a stable name.  ``text``: a sentence or two.  ``mend``: what to do where no flags can be tried."""
+
+    kind: str
+    text: str
+    mend: str = ""
+
+
+SAID: Final[Mapping[str, tuple[str, str, str]]] = {
+    "tensor->nb[0] == ggml_element_size(tensor)": (
+        "permuted-quantized-tensor",
+        "this build cannot keep a permuted part of a quantised cache on a GPU, which a layer on the host makes it do"
+        " (also in --fit's own tries)",
+        "take -ctk f16 -ctv f16, or put all layers on GPUs (-fit off -ngl 99, experts by -ncmoe), or a newer llama.cpp",
+    ),
+    "n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS": (
+        "too-many-split-inputs",
+        "one split of the graph has more inputs from other devices than this build can hold",
+        "keep what is read together on one device (fewer -ot patterns), or take a newer llama.cpp",
+    ),
+    "pre-allocated tensor": (
+        "override-to-unused-device",
+        "a tensor was put on a device that computes nothing",
+        "put it on a device that holds layers",
+    ),
+    "n_backends <= GGML_SCHED_MAX_BACKENDS": ("too-many-devices", "more devices than a graph can have", "use 15 GPUs"),
+    "does not support different K": (
+        "k-v-types-differ",
+        "this model takes the same type for both caches",
+        "give -ctk and -ctv the same type",
+    ),
+    "quantized V cache": (
+        "quantized-v-needs-flash-attention",
+        "a quantised V cache needs flash attention, which is off here",
+        "give -fa on, or take -ctv f16",
+    ),
+    "wrong number of tensors": (
+        "tensors-not-of-this-release",
+        "the file has tensors that this build does not know, such as MTP blocks",
+        "take a newer llama.cpp, or a file without them",
+    ),
+    "unknown model architecture": (
+        "architecture-not-of-this-release",
+        "this build does not know the model's architecture",
+        "take a newer llama.cpp",
+    ),
+    "is corrupted or incomplete": (
+        "incomplete-file",
+        "the model's file ends before its data does",
+        "download it again",
+    ),
+    "failed to load model from": ("no-such-file", "the model's file cannot be opened", "check the path"),
+}
+"""Words of llama.cpp's own: kind, what they mean, what to do."""
+
+
+def from_words(failure: Failure) -> Cause | None:
+    """The cause that llama.cpp's own words tell; None when they tell no more than that memory was short."""
+    for words, (kind, text, mend) in SAID.items():
+        if words in failure.said:
+            return Cause(kind, text, mend)
+    if failure.kind == "killed":
+        return Cause(
+            "host-memory",
+            "the system ran out of memory and killed the process: what lies on the host did not fit",
+            "put more on the GPUs, take --cache-ram 0, or map the weights (no --no-mmap, no --mlock)",
+        )
+    if failure.stage is Stage.RUNNING and (failure.kind == "cuda" or failure.size is not None):
+        device = f" on {failure.buffer}" if failure.buffer else ""
+        return Cause(
+            "run-time-pools",
+            f"everything was loaded; memory ran out{device} while it worked: pools and graphs that grow at run time had"
+            " no room left",
+            "leave more room on that device: a smaller -ub or -c, or one expert tensor less on it",
+        )
+    return None
+
+
+def from_memory(
+    load: Load, failure: Failure, estimate: Estimate | None, release: Release, ask: Ask, heads: int = 64
+) -> Cause:
+    """The cause of an allocation that failed, by what would have made it small enough. ``heads``: the indexer's."""
+    if failure.buffer.startswith("CPU") or failure.buffer.endswith("_Host"):
+        return Cause(
+            "host-memory",
+            f"the host has no {_size(failure.size)} left for {failure.stage.value}",
+            "put more on the GPUs, or free memory",
+        )
+    if estimate is None or estimate.refused is not None or not estimate.devices:
+        return _without_estimate(load, failure, heads)
+    device = failure.buffer or (min(estimate.devices, key=lambda d: d.left).name)
+    if failure.stage in (Stage.COMPUTE, Stage.UNKNOWN):
+        cause = _slots(estimate, device, failure, release, ask)
+        cause = cause or _unfused(estimate, device, failure, release, ask, heads)
+        if cause is not None:
+            return cause
+    return _balance(estimate, device, failure, ask)
+
+
+def _slots(estimate: Estimate, device: str, failure: Failure, release: Release, ask: Ask) -> Cause | None:
+    """Whether slots, each with caches of the whole context, are most of it."""
+    flags = estimate.flags
+    if flags.n_parallel < 2 or not flags.kv_unified:
+        return None
+    one = ask(replace(flags, n_parallel=1), release)
+    now, then = _compute(estimate, device), _compute(one, device)
+    if one.refused is not None or then > now // 2 or now - then < 256 * _MIB:
+        return None
+    caches = sum(use.context for use in estimate.buffers.values())
+    unasked = "" if {"-np", "--parallel"} & flags.given else " (llama-server's choice without -np)"
+    return Cause(
+        "slots",
+        f"{flags.n_parallel} unified slots{unasked} hold {flags.n_parallel} full-length caches, {_size(caches)} in all,"
+        f" and a batch is compared with all of them: {device}'s compute buffer is {_size(failure.size or now)}"
+        f" where one slot takes {_size(then)}",
+        "-np 1",
+    )
+
+
+def _unfused(
+    estimate: Estimate, device: str, failure: Failure, release: Release, ask: Ask, heads: int
+) -> Cause | None:
+    """Whether the indexer's scores, which only builds without its fused form keep, are most of it."""
+    fused = release.indexer is Indexer.FUSED and release.cuda_indexer and not _turned_off(estimate)
+    if fused:
+        return None
+    newest = ask(estimate.flags, LATEST)
+    now, then = _compute(estimate, device), _compute(newest, device)
+    scores = estimate.n_ctx_seq // 4 * min(estimate.flags.n_ubatch, estimate.n_ctx) * heads * 4
+    if newest.refused is not None or now - then < now // 2 or 2 * scores < now // 2:
+        return None
+    why = "a GPU lacks its fused form" if _turned_off(estimate) else "this build has no fused form of it on CUDA"
+    return Cause(
+        "unfused-indexer",
+        f"the indexer runs unfused on {device} ({why}): lid_kq, {_size(scores)}, and its copy are most of a compute"
+        f" buffer of {_size(failure.size or now)}; a build with the fused indexer takes {_size(then)}",
+        "a newer llama.cpp, or a smaller -ub or -c",
+    )
+
+
+def _balance(estimate: Estimate, device: str, failure: Failure, ask: Ask) -> Cause:
+    """Whether one GPU is short while others have room, or all are."""
+    uses = {use.name: use for use in estimate.devices}
+    use = uses.get(device)
+    if use is None:
+        return Cause("too-little-memory", f"{device} has no {_size(failure.size)} left for {failure.stage.value}")
+    short = max(0, -use.left)
+    roomy = max(uses.values(), key=lambda other: other.left)
+    total = sum(other.left for other in uses.values())
+    about = f"{device} is {_size(short, up=True)} short" if short else f"{device} is full"
+    what = f" for {failure.stage.value}" if failure.stage is not Stage.UNKNOWN else ""
+    if roomy.name != device and roomy.left > short and total > 0:
+        return Cause(
+            "one-gpu-short",
+            f"{about}{what} while {roomy.name} has {_size(roomy.left)} to spare",
+            f"move an expert tensor of {device}'s last layer to {roomy.name} with -ot, or shift -ts",
+        )
+    if not short:
+        return Cause(
+            "less-free-than-thought",
+            f"by what was free, {device} should have had room for it, with {_size(use.left)} to spare: something"
+            " else took memory meanwhile",
+            "close what else uses the GPU; see nvidia-smi",
+        )
+    return Cause(
+        "too-little-memory",
+        f"{about}{what}: the GPUs together are {_size(max(0, -total), up=True)} short with these settings"
+        if total < 0
+        else f"{about}{what}",
+        "keep experts on the host: -ncmoe N or -cmoe",
+    )
+
+
+def _without_estimate(load: Load, failure: Failure, heads: int) -> Cause:
+    """What the log's own figures tell, when nothing can be predicted from it."""
+    settings = {name: int(text) for name, text in load.settings.items() if text.isdigit() and len(text) < 11}
+    n_ctx, ubatch = settings.get("n_ctx_seq") or settings.get("n_ctx"), settings.get("n_ubatch")
+    if n_ctx and ubatch and failure.size and "deepseek4" in str(load.metadata.get("general.architecture", "deepseek4")):
+        slots = settings.get("n_seq_max", 1) if load.settings.get("kv_unified") == "true" else 1
+        scores = n_ctx // 4 * ubatch * heads * 4
+        if slots > 1 and failure.size >= 2 * scores * slots * 0.9:
+            return Cause(
+                "slots",
+                f"{slots} unified slots hold {slots} full-length caches, and the unfused indexer compares a batch"
+                f" with all of them: {slots} x {_size(scores)} and copies of it, of {_size(failure.size)} asked for",
+                "-np 1",
+            )
+        if failure.size >= 2 * scores and 2 * scores > failure.size // 2:
+            return Cause(
+                "unfused-indexer",
+                f"the indexer runs unfused: lid_kq, {_size(scores)}, and its copy are most of the {_size(failure.size)}"
+                " asked for",
+                "a newer llama.cpp, or a smaller -ub or -c",
+            )
+    where = f"{failure.buffer} has" if failure.buffer else "there is"
+    asked = f" of {_size(failure.size)}" if failure.size else ""
+    return Cause("too-little-memory", f"{where} no room for the {failure.stage.value}{asked}")
+
+
+def _turned_off(estimate: Estimate) -> bool:
+    return any("indexer" in name.lower() for name in estimate.disabled)
+
+
+def _compute(estimate: Estimate, device: str) -> int:
+    use = estimate.buffers.get(device)
+    return 0 if use is None else use.compute
+
+
+def _size(size: int | None, *, up: bool = False) -> str:
+    if size is None:
+        return "memory"
+    if size >= 10 * _GIB:
+        return f"{size / _GIB:,.1f} GiB"
+    return f"{-(-size // _MIB) if up else round(size / _MIB):,} MiB"

@@ -1,0 +1,294 @@
+"""A load of a log, explained: what was asked for and what memplan predicts, the cause, and what mends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from memplan.backends.devices import Rig
+from memplan.diagnosing.causes import Cause, from_memory, from_words
+from memplan.diagnosing.log import Failure, Load, Stage
+from memplan.diagnosing.matching import (
+    Seen,
+    builtin_model,
+    builtin_models,
+    guess_placement,
+    rig_of,
+    same_types,
+    seen_flags,
+)
+from memplan.diagnosing.mends import Mend, find_mends
+from memplan.errors import MemplanError, UnknownRelease
+from memplan.estimator import estimate
+from memplan.gguf.header import Header
+from memplan.llama.flags import Flags, check_devices, parse_flags
+from memplan.releases import FORKS, LATEST, Release, find_release
+from memplan.result import Estimate
+
+_MIB: Final = 1 << 20
+_CUDA: Final = re.compile(r"CUDA\d{1,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One buffer: what the log says and what memplan predicts, bytes. ``exact``: the log gives it to the byte."""
+
+    buffer: str
+    part: str
+    logged: int
+    predicted: int
+    exact: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        """Equal, as far as the log's two digits tell."""
+        tolerance = 0 if self.exact else (0.05 if self.part == "context" else 0.011) * _MIB
+        return abs(self.logged - self.predicted) <= tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user adds to a log: a model, flags, GPUs, a release; each None or empty when the log has to tell."""
+
+    header: Header | None = None
+    flags: tuple[str, ...] = ()
+    rig: Rig | None = None
+    llama: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One load explained. ``estimate`` is None when nothing could be predicted; ``notes`` then say why."""
+
+    load: Load
+    model: str
+    release: str
+    argv: tuple[str, ...]
+    guessed: tuple[str, ...]
+    estimate: Estimate | None
+    rows: tuple[Row, ...]
+    nodes: tuple[tuple[int, int], tuple[int, int]] | None
+    """Nodes of both graphs, as logged and as predicted."""
+    cause: Cause
+    mends: tuple[Mend, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether every buffer that can be compared is as predicted; None when there is none."""
+        return all(row.agrees for row in self.rows) if self.rows else None
+
+
+def diagnose(load: Load, asked: Asked | None = None) -> Diagnosis:
+    """Explain one load. Never raises for what the log says; raises MemplanError for what ``asked`` says."""
+    return _Work(load, asked or Asked()).result()
+
+
+class _Work:
+    """One diagnosis in the making."""
+
+    def __init__(self, load: Load, asked: Asked) -> None:
+        self.load, self.asked = load, asked
+        self.notes: list[str] = []
+        self.header = self._header()
+        self.release, self.release_name = self._release()
+        self.rig = asked.rig if asked.rig is not None else rig_of(load)
+        self.seen = seen_flags(load, asked.flags)
+
+    def result(self) -> Diagnosis:
+        predicted = self._predict()
+        if predicted is not None:
+            predicted = self._fork(predicted)
+        rows = _rows(self.load, predicted) if predicted is not None else ()
+        cause = self._cause(predicted, rows)
+        mends = self._mends(predicted, cause)
+        nodes = None
+        if predicted is not None and predicted.refused is None and self.load.nodes and self.load.nodes[0]:
+            nodes = (self.load.nodes, predicted.nodes)
+        self._remarks(predicted)
+        return Diagnosis(
+            load=self.load,
+            model=self.header.name if self.header is not None else "",
+            release=self.release_name,
+            argv=self.seen.argv,
+            guessed=self.seen.guessed,
+            estimate=predicted,
+            rows=rows,
+            nodes=nodes,
+            cause=cause,
+            mends=mends,
+            notes=tuple(self.notes),
+        )
+
+    def _header(self) -> Header | None:
+        given = self.asked.header
+        if given is not None:
+            if same_types(self.load, given) is False:
+                self.notes.append(f"the model given, {given.name}, has other tensors than the log's")
+            return given
+        names = builtin_models(self.load)
+        if not names:
+            why = "no built-in model has its tensors" if self.load.types else "the log does not show its tensors"
+            self.notes.append(f"which model it was is not known ({why}): name it with -m MODEL for a prediction")
+            return None
+        if len(names) > 1:
+            self.notes.append(f"the model is taken to be {names[0]}; {' and '.join(names[1:])} has the same tensors")
+        return builtin_model(names[0])
+
+    def _release(self) -> tuple[Release | None, str]:
+        text = self.asked.llama or (f"b{self.load.build}" if self.load.build else self.load.version)
+        if not text:
+            self.notes.append(f"the log does not say which build it was: taken as {LATEST.name}; --llama names another")
+            return LATEST, LATEST.name
+        try:
+            release, note = find_release(text)
+        except UnknownRelease as error:
+            if self.asked.llama:
+                raise
+            self.notes.append(f"nothing is predicted: {error}")
+            return None, text
+        if note:
+            self.notes.append(note)
+        return release, release.name
+
+    def _predict(self) -> Estimate | None:
+        if self.header is None or self.release is None:
+            return None
+        if self.rig is None:
+            self.notes.append("which GPUs there were is not known: name them with --gpu for a prediction")
+            return None
+        self.seen = guess_placement(self.load, self.header, self.seen, self.rig, self.release)
+        if not (self.seen.placed or self.load.dry or not self.load.model):
+            self.notes.append("where the weights lie was not found by trying -ncmoe: give the flags after the log")
+        elif not self.seen.placed and not self.load.layers:
+            self.notes.append("flags for where weights lie are not in the log: they can be given")
+        if self.seen.guessed:
+            guessed = " ".join(self.seen.guessed)
+            self.notes.append(f"{guessed} is not in the log: found by trying what gives its weights")
+        return self._estimate(self.seen.argv, self.release)
+
+    def _estimate(self, argv: Sequence[str], release: Release) -> Estimate | None:
+        if self.header is None or self.rig is None:
+            return None
+        try:
+            flags = parse_flags(argv, self.seen.app)
+            check_devices(flags, len(self.rig.gpus))
+            return estimate(self.header, flags, self.rig, release)
+        except MemplanError as error:
+            if self.asked.flags or self.asked.header is not None:
+                raise
+            self.notes.append(f"nothing is predicted: {error}")
+            return None
+
+    def _fork(self, predicted: Estimate) -> Estimate:
+        """A fork says that it is the build it was made from; its figures give it away."""
+        rows = _rows(self.load, predicted)
+        if self.release is None or self.asked.llama or not rows or all(row.agrees for row in rows):
+            return predicted
+        for fork in FORKS:
+            if fork.build != self.release.build:
+                continue
+            again = self._estimate(self.seen.argv, fork)
+            found = _rows(self.load, again) if again is not None else ()
+            if again is not None and found and all(row.agrees for row in found if row.part == "compute"):
+                self.release, self.release_name = fork, fork.name
+                self.notes.append(f"by its figures this is the fork {fork.name}, made from build {fork.build}")
+                return again
+        return predicted
+
+    def _ask(self, flags: Flags, release: Release) -> Estimate:
+        if self.header is None or self.rig is None:
+            raise UnknownRelease("nothing to ask about")
+        return estimate(self.header, flags, self.rig, release)
+
+    def _cause(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
+        failure = self.load.failed
+        if failure is None:
+            return self._no_failure(predicted, rows)
+        cause = from_words(failure)
+        if cause is not None:
+            return cause
+        if failure.kind == "allocation" or (failure.kind == "cuda" and "memory" in failure.said):
+            return from_memory(self.load, failure, predicted, self.release or LATEST, self._ask, self._heads())
+        if predicted is not None and predicted.refused is not None:
+            refused = predicted.refused
+            return Cause(refused.kind, f"llama.cpp says: {refused.said}", refused.mend)
+        return Cause("unknown", f"llama.cpp says: {failure.said}; memplan does not know what that means", "")
+
+    def _heads(self) -> int:
+        heads = self.header.metadata.get("deepseek4.attention.indexer.head_count") if self.header else None
+        return heads if isinstance(heads, int) else 64
+
+    def _no_failure(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
+        load = self.load
+        if load.reserved or load.ready:
+            if rows and not all(row.agrees for row in rows):
+                return Cause("nothing-wrong", "nothing wrong: it loaded, though not as predicted")
+            return Cause("nothing-wrong", "nothing wrong: every buffer was allocated")
+        if predicted is not None and predicted.refused is not None:
+            return Cause(predicted.refused.kind, predicted.refused.said, predicted.refused.mend)
+        told = "n_ctx" in load.settings or self.seen.from_command or bool(self.asked.flags)
+        if predicted is not None and told and not predicted.fits and not load.dry:
+            failure = Failure("allocation", "", Stage.UNKNOWN, predicted.short[0].name if predicted.short else "")
+            cause = from_memory(load, failure, predicted, self.release or LATEST, self._ask)
+            return replace(cause, text=f"the log ends before that, but it will not fit: {cause.text}")
+        return Cause("cut-off", "the log ends before the load does, and nothing in it is wrong so far")
+
+    def _mends(self, predicted: Estimate | None, cause: Cause) -> tuple[Mend, ...]:
+        tried = {"slots", "unfused-indexer", "one-gpu-short", "too-little-memory"}
+        if predicted is None or predicted.refused is not None or cause.kind not in tried or predicted.fits:
+            return ()
+        release = self.release or LATEST
+        known: dict[tuple[str, ...], Estimate | None] = {}
+
+        def attempt(args: tuple[str, ...], first: bool) -> Estimate | None:
+            argv = (*args, *self.seen.argv) if first else (*self.seen.argv, *args)
+            if argv not in known:
+                try:
+                    known[argv] = self._ask(parse_flags(argv, self.seen.app), release)
+                except MemplanError:
+                    known[argv] = None
+            return known[argv]
+
+        blocks = self.header.metadata.get("deepseek4.block_count", 0) if self.header else 0
+        return find_mends(predicted, attempt, blocks if isinstance(blocks, int) else 0)
+
+    def _remarks(self, predicted: Estimate | None) -> None:
+        load = self.load
+        if load.fit:
+            self.notes.append(f"llama-server's --fit changed nothing: {load.fit}")
+        if load.retried:
+            self.notes.append("with pipeline parallelism the compute buffers did not fit; llama.cpp went on without it")
+        if load.disabled:
+            self.notes.append(f"llama.cpp turned off what a GPU lacks: {', '.join(load.disabled)}")
+        if predicted is not None and predicted.refused is None and load.failed is None:
+            self.notes += [note for note in predicted.notes if note not in self.notes]
+
+
+def _rows(load: Load, predicted: Estimate) -> tuple[Row, ...]:
+    """The buffers of a log beside those predicted."""
+    if predicted.refused is not None:
+        return ()
+    rows = []
+    parts = (("compute", load.compute),) if load.dry else (
+        ("model", load.model), ("context", load.context), ("compute", load.compute),
+    )  # fmt: skip
+    for part, sizes in parts:
+        for name, mib in sorted(sizes.items()):
+            if not _CUDA.fullmatch(name) and part != "compute":
+                continue  # weights and caches on the host go by other names when they are mapped
+            use = predicted.buffers.get(name)
+            rows.append(Row(name, part, round(mib * _MIB), getattr(use, part) if use is not None else 0))
+    failure = load.failed
+    if failure is not None and failure.size is not None and failure.buffer:
+        part = {Stage.MODEL: "model", Stage.COMPUTE: "compute"}.get(failure.stage, "")
+        use = predicted.buffers.get(failure.buffer)
+        if part:
+            size = getattr(use, part) if use is not None else 0
+            rows.append(Row(failure.buffer, part, failure.size, size, exact=True))
+    return tuple(rows)
+
+
+__all__ = ["Asked", "Diagnosis", "Row", "Seen", "diagnose"]

@@ -1,0 +1,89 @@
+"""What a log says about one load of a model, as data; nothing in it is memplan's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Stage(Enum):
+    """What a load was doing when it failed."""
+
+    MODEL = "weights"
+    CONTEXT = "caches"
+    COMPUTE = "compute buffer"
+    RUNNING = "while running"
+    UNKNOWN = "loading"
+
+
+@dataclass(slots=True)
+class Failure:
+    """Something that llama.cpp, or the system, says went wrong. ``size``: bytes asked for, when it says.
+
+    ``kind``: ``allocation``, ``assertion``, ``refused``, ``killed`` or ``cuda``.
+    """
+
+    kind: str
+    said: str
+    stage: Stage = Stage.UNKNOWN
+    buffer: str = ""
+    size: int | None = None
+
+
+@dataclass(slots=True)
+class LogGpu:
+    """A GPU as a log names it; MiB, None where it does not say."""
+
+    name: str
+    description: str = ""
+    capability: tuple[int, int] | None = None
+    total_mib: int | None = None
+    free_mib: int | None = None
+
+
+@dataclass(slots=True)
+class Load:
+    """One load. Sizes are MiB as printed, with two digits; dictionaries are by buffer type (``CUDA0``, ``CPU``)."""
+
+    line: int = 0
+    """The line of the log where it begins, from 1."""
+    build: int | None = None
+    version: str = ""
+    command: tuple[str, ...] = ()
+    """llama.cpp's command line, when somebody put it into the log."""
+    gpus: dict[str, LogGpu] = field(default_factory=dict)
+    path: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    types: dict[str, int] = field(default_factory=dict)
+    n_tensors: int | None = None
+    dry: bool = False
+    """A load without memory, which ``--fit`` makes to measure."""
+    layers: dict[int, str] = field(default_factory=dict)
+    overridden: dict[str, str] = field(default_factory=dict)
+    """Tensors that an override moved, and where to."""
+    offloaded: tuple[int, int] | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    """llama_context's settings, as printed: ``n_ctx``, ``n_ubatch``, ``kv_unified``, ..."""
+    cache_types: tuple[str, str] | None = None
+    model: dict[str, float] = field(default_factory=dict)
+    context: dict[str, float] = field(default_factory=dict)
+    output: dict[str, float] = field(default_factory=dict)
+    compute: dict[str, float] = field(default_factory=dict)
+    nodes: tuple[int, int] | None = None
+    splits: tuple[int, int] | None = None
+    copies: int | None = None
+    disabled: list[str] = field(default_factory=list)
+    retried: bool = False
+    """The compute buffers did not fit with pipeline parallelism, and llama.cpp tried again without."""
+    fit: str = ""
+    """Why ``--fit`` gave up."""
+    reserved: bool = False
+    """All buffers were there."""
+    ready: bool = False
+    """The program said that the model is loaded."""
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def failed(self) -> Failure | None:
+        """The failure that ended it; None for a load that went well as far as the log goes."""
+        return self.failures[-1] if self.failures else None

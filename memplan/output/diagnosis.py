@@ -1,0 +1,125 @@
+"""Diagnoses as text and as JSON: pure functions from data to a string."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from memplan.diagnosing.diagnosis import Diagnosis, Row
+
+_MIB = 1 << 20
+
+
+def render_diagnoses(diagnoses: Sequence[Diagnosis], *, width: int = 100) -> str:
+    """All loads of a log, for people; ending in a newline."""
+    width = min(max(width, 40), 110)
+    blocks = []
+    for i, diagnosis in enumerate(diagnoses):
+        number = f"load {i + 1} of {len(diagnoses)}, line {diagnosis.load.line}: " if len(diagnoses) > 1 else ""
+        blocks.append("\n".join(_lines(diagnosis, number, width)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def render_diagnoses_json(diagnoses: Sequence[Diagnosis]) -> str:
+    """The same as one JSON object, sizes in bytes; ending in a newline."""
+    return json.dumps({"loads": [diagnosis_object(diagnosis) for diagnosis in diagnoses]}, indent=2) + "\n"
+
+
+def diagnosis_object(diagnosis: Diagnosis) -> dict[str, Any]:
+    """One load as plain dictionaries and lists; sizes in bytes."""
+    load, failure = diagnosis.load, diagnosis.load.failed
+    estimate = diagnosis.estimate
+    return {
+        "line": load.line,
+        "build": load.build,
+        "llama": diagnosis.release or None,
+        "path": load.path or None,
+        "model": diagnosis.model or None,
+        "args": list(diagnosis.argv),
+        "guessed": list(diagnosis.guessed),
+        "failed": None
+        if failure is None
+        else {
+            "kind": failure.kind,
+            "stage": failure.stage.value,
+            "buffer": failure.buffer or None,
+            "bytes": failure.size,
+            "said": failure.said,
+        },
+        "cause": {
+            "kind": diagnosis.cause.kind,
+            "text": diagnosis.cause.text,
+            "mend": diagnosis.cause.mend or None,
+        },
+        "mends": [{"args": list(mend.args), "first": mend.first, "left": mend.left} for mend in diagnosis.mends],
+        "buffers": [
+            {
+                "name": row.buffer,
+                "part": row.part,
+                "logged": row.logged,
+                "predicted": row.predicted,
+                "agrees": row.agrees,
+            }
+            for row in diagnosis.rows
+        ],
+        "nodes": None if diagnosis.nodes is None else [list(pair) for pair in diagnosis.nodes],
+        "agrees": diagnosis.agrees,
+        "refused": None if estimate is None or estimate.refused is None else estimate.refused.kind,
+        "notes": list(diagnosis.notes),
+    }
+
+
+def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
+    load, failure = diagnosis.load, diagnosis.load.failed
+    model = diagnosis.model or load.path.replace("\\", "/").rpartition("/")[2] or "an unknown model"
+    release = diagnosis.release or "an unknown build"
+    build = f" (build {load.build})" if load.build and diagnosis.release != f"b{load.build}" else ""
+    yield from _wrapped(f"{number}{model}, llama.cpp {release}{build}", width)
+    if failure is not None:
+        asked = f"{failure.size / _MIB:,.2f} MiB " if failure.size is not None else ""
+        where = f"of {failure.buffer} " if failure.buffer and asked else f"{failure.buffer} " if failure.buffer else ""
+        yield from _wrapped(f"failed at {failure.stage.value}: {asked}{where}".rstrip(), width)
+        yield from _wrapped(f"it says: {failure.said}", width)
+    yield from _wrapped(f"cause ({diagnosis.cause.kind}): {diagnosis.cause.text}", width)
+    if diagnosis.cause.mend:
+        yield from _wrapped(f"to mend it: {diagnosis.cause.mend}", width)
+    if diagnosis.mends:
+        yield "tried, and each fits:"
+        for mend in diagnosis.mends:
+            before = ", before other -ot" if mend.first else ""
+            yield f"  {shlex.join(mend.args)}  ({mend.left // _MIB:,} MiB left on the fullest GPU{before})"
+    if diagnosis.rows:
+        yield ""
+        yield from _table(diagnosis.rows)
+        if diagnosis.nodes is not None and diagnosis.nodes[0] != diagnosis.nodes[1]:
+            logged, predicted = (" / ".join(map(str, pair)) for pair in diagnosis.nodes)
+            yield f"graph nodes: {logged} in the log, {predicted} predicted"
+        yield "they agree" if diagnosis.agrees else "they differ: flags that the log does not show, or another build"
+    if diagnosis.argv:
+        yield from _wrapped(f"predicted with: {shlex.join(diagnosis.argv)}", width)
+    for note in diagnosis.notes:
+        yield from _wrapped(note, width, "- ")
+
+
+def _table(rows: Sequence[Row]) -> Iterator[str]:
+    names = max(len("MiB"), *(len(row.buffer) for row in rows))
+    yield f"{'MiB':{names}}  {'part':7}  {'asked for':>13}  {'predicted':>13}"
+    for row in rows:
+        part = "weights" if row.part == "model" else row.part
+        mark = "" if row.agrees else "  differs"
+        yield f"{row.buffer:{names}}  {part:7}  {row.logged / _MIB:>13,.2f}  {row.predicted / _MIB:>13,.2f}{mark}"
+
+
+def _wrapped(text: str, width: int, mark: str = "") -> list[str]:
+    text = "".join(char if char.isprintable() else " " for char in text)
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=mark,
+        subsequent_indent=" " * max(len(mark), 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

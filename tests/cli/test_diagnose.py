@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from memplan.cli import main
+
+LOGS = Path(__file__).parent.parent / "data" / "logs"
+GOOD = str(LOGS / "good-v0.5.0.log")
+
+
+def test_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(LOGS / "r14-quantised-caches.log")]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "cause (permuted-quantized-tensor): " in out
+    assert "to mend it: take -ctk f16 -ctv f16" in out
+    assert max(map(len, out.splitlines())) <= 110
+
+
+def test_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["diagnose", GOOD, "--check"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "CUDA0      weights      81,687.67      81,687.67" in lines
+    assert "they agree" in lines
+
+
+def test_json_and_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Path(GOOD).read_bytes() + (LOGS / "r14-quantised-caches.log").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert main(["diagnose", "-", "--json", "--all", "--check"]) == 1
+    first, second = json.loads(capsys.readouterr().out)["loads"]
+    assert (first["cause"]["kind"], first["agrees"], first["failed"]) == ("nothing-wrong", True, None)
+    assert second["failed"]["said"].startswith("GGML_ASSERT(tensor->nb[0]")
+
+
+def test_flags_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 433158272\n")
+    line = ["diagnose", str(log), "llama-server", "-m", "deepseek-v4-flash", "-c", "131072", "-np", "1", "--json"]
+    assert main([*line, "--gpu", "RTX PRO 6000:97886:82000", "--llama", "v0.5.0"]) == 0
+    (load,) = json.loads(capsys.readouterr().out)["loads"]
+    assert load["agrees"] and load["mends"] and load["model"] == "deepseek-v4-flash:antirez-q2"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ([], "which log?"),
+        (["/no/such/log"], "No such file"),
+        (["/"], "directory"),
+        ([str(Path(__file__).with_name("conftest.py"))], "loads no model"),
+        ([GOOD, "other.log"], "more than one model"),
+        ([GOOD, "-c", "x"], "whole number"),
+        ([GOOD, "--alll"], "did you mean --all"),
+        ([GOOD, "-m", "nothing"], "neither a file nor a built-in model"),
+        ([GOOD, "--llama", "b1"], "older"),
+        ([GOOD, "--gpu", "x"], "give its figures"),
+    ],
+)
+def test_wrong_lines(line: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", *line]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1) and said in err

@@ -1,0 +1,253 @@
+"""Diagnoses of logs with llama.cpp's own lines; the reports are those of people's machines."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from memplan.diagnosing.diagnosis import Asked, Diagnosis, diagnose
+from memplan.diagnosing.lines import clean_lines
+from memplan.diagnosing.log import Load, Stage
+from memplan.diagnosing.reader import read_log
+from memplan.errors import FlagError, UnknownRelease
+from memplan.models.builtin import builtin_header
+from memplan.rig import parse_gpus
+
+LOGS = Path(__file__).parent.parent / "data" / "logs"
+MIB = 1 << 20
+
+
+def text(name: str) -> str:
+    return (LOGS / f"{name}.log").read_bytes().decode().replace("\r\n", "\n")
+
+
+def loads(log: str | bytes) -> list[Load]:
+    return read_log(clean_lines([log.encode() if isinstance(log, str) else log]))
+
+
+@cache
+def diagnosis(name: str) -> Diagnosis:
+    (load,) = loads((LOGS / f"{name}.log").read_bytes())
+    return diagnose(load)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("r2-five-gpus", "unfused-indexer", "CUDA2"),
+        ("r4-unfused-512000", "unfused-indexer", "lid_kq, 62.5 GiB, and its copy"),
+        ("r5-large-ubatch", "unfused-indexer", "5,120 MiB"),
+        ("r8-one-card-short", "one-gpu-short", "CUDA4 is 414 MiB short for compute buffer while CUDA7 has"),
+        ("r13-cpu-moe-fit", "unfused-indexer", "lid_kq, 16.0 GiB"),
+        ("r14-quantised-caches", "permuted-quantized-tensor", "quantised cache"),
+        ("r31-four-slots", "slots", "4 unified slots (llama-server's choice without -np) hold 4 full-length caches"),
+    ],
+)
+def test_the_cause_of_every_reported_failure(name: str, kind: str, words: str) -> None:
+    found = diagnosis(name)
+    assert (found.cause.kind, words in found.cause.text) == (kind, True), found.cause
+    assert found.cause.mend
+    assert found.load.failed is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "args"),
+    [
+        ("good-v0.5.0", "v0.5.0", ()),
+        ("good-v0.4.0-docker", "v0.4.0", ()),
+        ("good-b10068-crlf", "b10068", ("-cmoe",)),
+        ("good-b9842-stamped", "b9842", ()),
+    ],
+)
+def test_nothing_is_wrong_with_good_loads(name: str, release: str, args: tuple[str, ...]) -> None:
+    found = diagnosis(name)
+    assert found.cause.kind == "nothing-wrong"
+    assert found.release == release
+    assert found.guessed == args
+    assert found.load.ready and found.load.failed is None and not found.mends
+
+
+@pytest.mark.parametrize("name", ["good-v0.5.0", "good-v0.4.0-docker", "good-b10068-crlf", "r4-unfused-512000"])
+def test_predictions_agree(name: str) -> None:
+    found = diagnosis(name)
+    assert found.agrees and len(found.rows) >= 3
+    assert found.nodes is None or found.nodes[0] == found.nodes[1]
+
+
+def test_what_was_asked_for_to_the_byte() -> None:
+    failed = diagnosis("r4-unfused-512000").rows[-1]
+    assert (failed.buffer, failed.part, failed.logged, failed.exact) == ("CUDA0", "compute", 136867676672, True)
+    assert failed.predicted == 136867676672
+
+
+def test_a_fork_is_known_by_its_figures() -> None:
+    found = diagnosis("r31-four-slots")
+    assert found.release == "lid-cuda" and found.agrees
+    assert found.mends[0].args == ("-np", "1")
+
+
+def test_mends_are_tried() -> None:
+    assert [mend.args for mend in diagnosis("r13-cpu-moe-fit").mends] == [("-ub", "1024"), ("-c", "65536")]
+    first = diagnosis("r8-one-card-short").mends[0]
+    assert (first.args, first.first) == (("-ot", r"blk\.27\.ffn_down_exps=CUDA7"), True)
+    assert all(mend.left >= 128 * MIB for mend in diagnosis("r8-one-card-short").mends)
+
+
+def test_why_fit_did_nothing() -> None:
+    assert any("--fit changed nothing" in note for note in diagnosis("r13-cpu-moe-fit").notes)
+
+
+# --- other failures, in a good load's place ---
+
+GOOD = text("good-v0.5.0")
+UNTIL_MODEL = GOOD[: GOOD.index("llama_context: constructing")]
+CUDA_MALLOC = (
+    "ggml_backend_cuda_buffer_type_alloc_buffer: allocating {} MiB on device 0: cudaMalloc failed: out of memory"
+)
+LOADING = "llama_model_load: error loading model: "
+CONTEXT = "llama_init_from_model: "
+UNTIL_COMPUTE = GOOD[: GOOD.index("sched_reserve:      CUDA0 compute")]
+
+
+def failing(start: str, *lines: str) -> Diagnosis:
+    return diagnose(loads(start + "\n".join(lines) + "\n")[-1])
+
+
+def test_weights_that_do_not_fit() -> None:
+    found = failing(
+        UNTIL_MODEL.partition("load_tensors:        CUDA0 model")[0].replace("97250 MiB free", "60000 MiB free"),
+        CUDA_MALLOC.format("81687.67"),
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 85655727104",
+        LOADING + "unable to allocate CUDA0 buffer",
+    )
+    assert found.load.failed and found.load.failed.stage is Stage.MODEL
+    assert found.cause.kind == "too-little-memory"
+    assert any(mend.args[0] == "-ncmoe" for mend in found.mends)
+
+
+def test_caches_that_do_not_fit() -> None:
+    found = failing(
+        UNTIL_COMPUTE[: UNTIL_COMPUTE.index("llama_kv_cache:      CUDA0 KV")],
+        CUDA_MALLOC.format("672.00"),
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 704643072",
+        CONTEXT + "failed to initialize the context: failed to allocate buffer for kv cache",
+    )
+    assert found.load.failed and found.load.failed.stage is Stage.CONTEXT
+    assert found.cause.kind == "less-free-than-thought"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (CONTEXT + "DeepSeek4 does not support different K (q8_0) and V (f16) cache types", "k-v-types-differ"),
+        (CONTEXT + "quantized V cache requires flash_attn", "quantized-v-needs-flash-attention"),
+        (
+            CONTEXT + "failed to initialize the context: quantized V cache was requested, but this requires"
+            " Flash Attention",
+            "quantized-v-needs-flash-attention",
+        ),
+        (
+            LOADING + "done_getting_tensors: wrong number of tensors; expected 1356, got 1352",
+            "tensors-not-of-this-release",
+        ),
+        (LOADING + "unknown model architecture: 'deepseek4'", "architecture-not-of-this-release"),
+        (
+            LOADING + "tensor 'blk.3.ffn_up_exps.weight' data is not within the file bounds,"
+            " model is corrupted or incomplete",
+            "incomplete-file",
+        ),
+        ("/b/c.cpp:1317: GGML_ASSERT(n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS) failed", "too-many-split-inputs"),
+        ("/b/ggml.c:9: GGML_ASSERT(something == new) failed", "unknown"),
+        ("Killed", "host-memory"),
+        ("kernel: Out of memory: Killed process 123 (llama-server) total-vm:1kB", "host-memory"),
+        ("ggml_aligned_malloc: insufficient memory (attempted to allocate 75314.00 MB)", "host-memory"),
+    ],
+)
+def test_llama_cpps_own_words(line: str, kind: str) -> None:
+    assert failing(UNTIL_MODEL, line).cause.kind == kind
+
+
+def test_memory_that_runs_out_later() -> None:
+    found = failing(
+        GOOD,
+        "CUDA error: out of memory",
+        "  current device: 0, in function alloc at /build/ggml/src/ggml-cuda/ggml-cuda.cu:512",
+        "  cuMemCreate(&handle, reserve_size, &prop, 0)",
+        "/build/ggml/src/ggml-cuda/ggml-cuda.cu:100: CUDA error",
+    )
+    assert found.cause.kind == "run-time-pools" and "CUDA0" in found.cause.text
+
+
+def test_a_retry_that_went_well_is_no_failure() -> None:
+    found = failing(
+        UNTIL_COMPUTE,
+        CUDA_MALLOC.format("3303.67"),
+        "ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 3464148992",
+        "sched_reserve: compute buffer allocation failed, retrying without pipeline parallelism",
+        GOOD[GOOD.index("sched_reserve:      CUDA0 compute") :],
+    )
+    assert found.cause.kind == "nothing-wrong"
+    assert any("went on without" in note for note in found.notes)
+
+
+def test_a_log_that_is_cut_off() -> None:
+    for end in range(0, len(GOOD), len(GOOD) // 12):
+        for load in loads(GOOD[:end]):
+            found = diagnose(load)
+            assert found.cause.kind in ("cut-off", "nothing-wrong")
+    assert diagnose(loads(UNTIL_COMPUTE)[0]).cause.kind == "cut-off"
+
+
+def test_a_load_that_would_fail_when_the_log_ends_early() -> None:
+    found = diagnose(loads(UNTIL_COMPUTE.replace("97250 MiB free", "82000 MiB free"))[0])
+    assert found.cause.kind == "too-little-memory" and found.cause.text.startswith("the log ends before that")
+
+
+def test_several_loads_in_one_log() -> None:
+    failed = UNTIL_MODEL + LOADING + "unknown model architecture: 'deepseek4'\n"
+    found = [diagnose(load) for load in loads(failed + GOOD + text("r14-quantised-caches"))]
+    kinds = ["architecture-not-of-this-release", "nothing-wrong", "permuted-quantized-tensor"]
+    assert [each.cause.kind for each in found] == kinds
+    assert [each.load.build for each in found] == [11200, 11200, 10066]
+    assert found[0].load.line < found[1].load.line < found[2].load.line
+
+
+def test_dry_loads_of_fit_are_told_apart() -> None:
+    process, _, rest = GOOD.partition("llama_model_loader: loaded")
+    load = "llama_model_loader: loaded" + rest
+    dry = load.replace("no_alloc              = 0", "no_alloc              = 1")
+    found = loads(process + dry + dry + load)
+    assert [each.dry for each in found] == [True, True, False]
+    assert all(each.gpus["CUDA0"].total_mib == 97886 for each in found)
+
+
+# --- what a user adds ---
+
+
+def test_a_log_that_shows_next_to_nothing() -> None:
+    last = "ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 433158272"
+    (load,) = loads(last)
+    bare = diagnose(load)
+    assert bare.cause.kind == "too-little-memory" and bare.estimate is None and bare.notes
+    rig = parse_gpus(["RTX PRO 6000:97886:82000"])
+    full = diagnose(load, Asked(builtin_header("deepseek-v4-flash"), ("-c", "131072", "-np", "1"), rig, "v0.5.0"))
+    assert full.cause.kind == "too-little-memory" and full.agrees and full.mends
+    with pytest.raises(UnknownRelease):
+        diagnose(load, Asked(llama="b1"))
+    with pytest.raises(FlagError):
+        diagnose(load, Asked(builtin_header("deepseek-v4-flash"), ("-ot", "exps=CUDA9"), rig))
+
+
+def test_without_a_prediction_the_logs_own_figures_tell() -> None:
+    log = text("r4-unfused-512000").replace("q2_K:   43", "q2_K:   44").replace("build 9988", "build 4000")
+    found = diagnose(loads(log)[0])
+    assert found.estimate is None and found.cause.kind == "unfused-indexer"
+    found = diagnose(loads(text("r31-four-slots").replace("q2_K:   43", "q2_K:   44"))[0])
+    assert found.estimate is None and found.cause.kind == "slots"
+
+
+def test_another_model_than_the_logs_is_said() -> None:
+    found = diagnose(loads(GOOD)[0], Asked(builtin_header("deepseek-v4-flash:mxfp4")))
+    assert any("other tensors" in note for note in found.notes) and not found.agrees

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from memplan.diagnosing.lines import MAX_LINE, clean, clean_lines
+from memplan.diagnosing.log import Load
+from memplan.diagnosing.reader import split_command
+from memplan.errors import LogError
+from tests.diagnosing.test_diagnose import GOOD, LOGS, loads, text
+
+
+def same(one: Load, other: Load) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in Load.__slots__ if name != "line")
+
+
+DRESSED = {
+    "stamps": lambda line: f"0.00.035.060 I {line}",
+    "colours": lambda line: f"\x1b[34m0.01.000.123\x1b[0m \x1b[32mI \x1b[0m{line}\x1b[0m",
+    "crlf": lambda line: line + "\r",
+    "journal": lambda line: f"Jul 01 10:00:00 host llama-server[1234]: {line}",
+    "docker": lambda line: f"2026-07-01T10:00:00.123456789Z {line}",
+    "compose": lambda line: f"llama-1  | {line}",
+    "json": lambda line: json.dumps({"type": "log", "time": 1, "level": "info", "msg": line + "\n"}),
+    "noise": lambda line: f"GET /health 200\n{line}\n\xff\x00",
+}
+
+
+@pytest.mark.parametrize("dress", DRESSED)
+@pytest.mark.parametrize("name", ["good-v0.5.0", "r8-one-card-short", "r31-four-slots"])
+def test_what_stands_around_lines_does_not_matter(dress: str, name: str) -> None:
+    plain = text(name)
+    (wanted,) = loads(plain)
+    (found,) = loads("\n".join(map(DRESSED[dress], plain.splitlines())))
+    assert same(found, wanted)
+
+
+def test_everything_that_a_log_shows() -> None:
+    (load,) = loads(GOOD)
+    assert (load.build, load.path) == (11200, "/models/flash-antirez-q2.gguf")
+    assert (load.n_tensors, load.offloaded) == (1328, (44, 44))
+    assert load.types["iq2_xxs"] == 86 and load.metadata["deepseek4.block_count"] == "43"
+    gpu = load.gpus["CUDA0"]
+    assert (gpu.capability, gpu.total_mib, gpu.free_mib) == ((12, 0), 97886, 97250)
+    assert load.settings["n_ctx"] == "131072" and load.settings["kv_unified"] == "false"
+    assert load.model == {"CUDA0": 81687.67, "CUDA_Host": 1010.0}
+    assert load.compute == {"CUDA0": 413.09, "CUDA_Host": 81.84}
+    assert (load.nodes, load.splits, load.copies, load.cache_types) == ((8349, 8349), (2, 2), 1, ("f16", "f16"))
+    (old,) = loads(text("good-b9842-stamped"))
+    assert (old.build, old.nodes, len(old.layers), len(old.overridden)) == (9842, (33605, 33605), 44, 120)
+
+
+def test_the_command_line_in_a_log() -> None:
+    (load,) = loads("user@host:~$ ./llama-server -m 'my model.gguf' -ot \"blk\\.1\\.=CPU\" \\\n" + GOOD)
+    assert load.command == ("llama-server", "-m", "my model.gguf", "-ot", "blk\\.1\\.=CPU")
+    assert split_command("-ot blk\\.(1|2)\\.x=CPU") == ["-ot", "blk\\.(1|2)\\.x=CPU"]
+    assert split_command("-p 'oh") == ["-p", "'oh"]
+
+
+def test_lines() -> None:
+    assert clean(b"\x1b]0;title\x07a\x1b[1;31mb\tc") == "ab c"
+    assert clean(b'{"msg": 5}') == '{"msg": 5}'
+    assert clean(b'{"msg"' + b"[" * 5000).startswith('{"msg"')
+    assert len(clean(b"x" * 100_000)) == MAX_LINE
+    assert list(clean_lines([b"a", b"b\nc", b"\r", b"\nd"])) == ["ab", "c", "d"]
+    assert next(iter(clean_lines([b"x" * 1000] * 1000))).startswith("x")
+
+
+def test_logs_that_are_none() -> None:
+    assert loads("hello\nworld\n") == []
+    assert loads(bytes(range(256)) * 100) == []
+    with pytest.raises(LogError, match="UTF-16"):
+        loads(GOOD.encode("utf-16"))
+
+
+def test_no_line_takes_long() -> None:
+    for hard in ("=" * 4000, " (" * 2000, "compute capability " * 200, "a: failed to allocate " * 180, "- kv " * 800):
+        for mark in ("llama-server ", "using device CUDA0 (", "Device 0: ", "set to disabled", "- type ", "nodes = "):
+            loads((hard + mark) * 3 + "\n")
+
+
+def test_the_logs_here_name_nobodys_machine() -> None:
+    for path in LOGS.glob("*.log"):
+        assert not re.search(r"/root|/home/(?!user)", path.read_text()), path
