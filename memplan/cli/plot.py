@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.sweep import make_sweeper, read_axes
-from memplan.errors import FlagError
+from memplan.errors import FlagError, shown
 from memplan.llama.flags import parse_flags
 from memplan.sweeping.axes import Axis, make_axis
+from memplan.sweeping.sweep import Sweeper
+
+if TYPE_CHECKING:
+    from memplan.gguf.header import Header
 
 USAGE = """\
 Usage: memplan plot MODEL [llama-server's flags] [--over NAME=VALUES]... -o FILE
@@ -63,14 +68,16 @@ def run(argv: Sequence[str]) -> int:
     axes = read_axes(arguments)
     x_name = own.get("--x", ("",))[-1]
     axes, x = _with_x(arguments, axes, x_name)
+
+    from memplan.output.chart import check_lines, make_chart
+
+    check_lines(axes, x)
     sweeper = make_sweeper(arguments, axes)
     if not x.values:
         x = make_axis("ctx", [f"4096:{max(4096 * 2, _trained_context(sweeper.subject.header))}"])
-        sweeper = type(sweeper)(sweeper.subject, [x if axis.name == x.name else axis for axis in axes])
+        sweeper = Sweeper(sweeper.subject, [x if axis.name == x.name else axis for axis in axes])
     with terminal.ProgressBar("sweeping") as bar:
         sweep = sweeper.run(bar)
-
-    from memplan.output.chart import make_chart
 
     chart = make_chart(sweeper, sweep, x.name, sweeper.subject.flags)
     if files:
@@ -91,9 +98,9 @@ def _with_x(arguments: Arguments, axes: list[Axis], wanted: str) -> tuple[list[A
     """The axes and the one along the bottom; a context that nobody gave has no values yet."""
     if wanted:
         for axis in axes:
-            if axis.name == wanted or (axis.flags and axis.flags == make_axis(wanted, axis.values).flags):
+            if axis.is_called(wanted):
                 return axes, axis
-        raise FlagError(f"--x {wanted}: not among the settings of --over")
+        raise FlagError(f"--x {shown(wanted)}: not among the settings of --over")
     for axis in axes:
         if axis.is_context:
             return axes, axis
@@ -105,9 +112,7 @@ def _with_x(arguments: Arguments, axes: list[Axis], wanted: str) -> tuple[list[A
     return [*axes, context], context
 
 
-def _trained_context(header: object) -> int:
-    from memplan.gguf.header import Header
+def _trained_context(header: Header) -> int:
     from memplan.llama.hparams import load_hparams
 
-    assert isinstance(header, Header)
     return load_hparams(header).n_ctx_train

@@ -15,7 +15,7 @@ from memplan.sweeping.largest import candidates, largest_of
 from memplan.sweeping.sweep import Subject, Sweeper
 
 USAGE = """\
-Usage: memplan sweep MODEL [llama-server's flags] --over NAME=VALUES ... [options]
+Usage: memplan sweep MODEL [llama-server's flags] --over NAME=VALUES [options]
 
   What llama.cpp will allocate, for every combination of the values given; or,
   with --max, the largest value of one setting with which everything fits.
@@ -99,7 +99,12 @@ def make_sweeper(arguments: Arguments, axes: Sequence[Axis]) -> Sweeper:
         arguments = _with_no_gpu(arguments)
     asked = read_question(arguments)
     app = asked.flags.app
-    return Sweeper(Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, app), axes)
+    subject = Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, app)
+    return Sweeper(subject.without(_MODEL), axes)
+
+
+_MODEL = Axis("model", ("-m",), ())
+"""What names the model is no setting, once its header is read."""
 
 
 def _with_no_gpu(arguments: Arguments) -> Arguments:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from math import prod
 
 from memplan.errors import FlagError
 from memplan.output.words import card_name, printable
@@ -16,7 +17,7 @@ from memplan.result import DeviceUse, Estimate, HostUse
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.crossing import HOST, crossing
 from memplan.sweeping.largest import CONTEXT_STEP
-from memplan.sweeping.sweep import Point, Sweep, Sweeper
+from memplan.sweeping.sweep import Sweep, Sweeper, SweepPoint
 
 BANDS = ("weights", "context", "compute")
 """What a device's memory holds, from the bottom up."""
@@ -109,9 +110,8 @@ def make_chart(sweeper: Sweeper, sweep: Sweep, x_name: str, given: Sequence[str]
     axis = sweep.axes[at]
     if not axis.is_number or len(axis.values) < 2:
         raise FlagError(f"--x {x_name}: a plot needs a setting with at least two numbers")
+    check_lines(sweep.axes, axis)
     keys = list(dict.fromkeys((*p.values[:at], *p.values[at + 1 :]) for p in sweep.points))
-    if len(keys) > MOST_LINES:
-        raise FlagError(f"--over: {len(keys)} lines; a picture shows {MOST_LINES} at most")
     maker = _Maker(sweeper, sweep, at, keys)
     panels = maker.panels()
     first = sweep.points[0].estimate
@@ -125,6 +125,13 @@ def make_chart(sweeper: Sweeper, sweep: Sweep, x_name: str, given: Sequence[str]
         verdicts=tuple(maker.verdict(key) for key in keys),
         notes=tuple([*maker.notes, *_notes(sweep.points, axis, at)]),
     )
+
+
+def check_lines(axes: Sequence[Axis], x: Axis) -> None:
+    """Whether a picture of these axes can be read. Raises FlagError."""
+    lines = prod(len(axis.values) for axis in axes if axis is not x)
+    if lines > MOST_LINES:
+        raise FlagError(f"--over: {lines} lines; a picture shows {MOST_LINES} at most")
 
 
 class _Maker:
@@ -299,7 +306,7 @@ def _axis_label(axis: Axis) -> str:
     return " ".join(axis.flags) or axis.name
 
 
-def _notes(points: Sequence[Point], axis: Axis, at: int) -> list[str]:
+def _notes(points: Sequence[SweepPoint], axis: Axis, at: int) -> list[str]:
     refused: dict[str, int] = {}
     for point in points:
         if point.estimate.refused is not None:

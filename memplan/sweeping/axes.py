@@ -82,6 +82,10 @@ class Axis:
         """Whether this is ``-c``."""
         return bool(self.flags) and self.flags[0] in same_setting("-c")
 
+    def is_called(self, name: str) -> bool:
+        """Whether ``name`` means this axis: its own name, or another of the same flags. Raises FlagError."""
+        return self.name == name or (bool(self.flags) and axis_flags(name) == self.flags)
+
     def replaces(self, flag: str) -> bool:
         """Whether ``flag`` would set what this axis sets."""
         return any(flag in same_setting(own) for own in self.flags)

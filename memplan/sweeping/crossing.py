@@ -23,14 +23,15 @@ def left_on(estimate: Estimate, device: str) -> int | None:
 
 
 def crossing(xs: Sequence[int], ask: Callable[[int], Estimate], device: str, step: int = CONTEXT_STEP) -> int | None:
-    """The last value, in steps of ``step``, that fits on ``device`` before it no longer does; None when it never ends.
+    """The largest value, in steps of ``step``, that fits on ``device`` when larger ones need more than it has.
 
-    ``xs``: values that were asked already, rising. Needs rise nearly in proportion, so the place is guessed from both
-    ends of the interval and soon found.
+    None when nothing fits, when the largest does, or when llama.cpp refuses what comes next. ``xs``: values that were
+    asked already, rising. Needs rise nearly in proportion, so the place is guessed from both ends of the interval and
+    soon found.
     """
     left = [left_on(ask(x), device) for x in xs]
-    at = next((i for i in range(len(xs) - 2, -1, -1) if _fits(left[i]) and not _fits(left[i + 1])), None)
-    if at is None:
+    at = next((i for i in range(len(xs) - 1, -1, -1) if _fits(left[i])), len(xs))
+    if at >= len(xs) - 1 or left[at + 1] is None:
         return None
     low, high = xs[at], xs[at + 1]
     low_left, high_left = left[at], left[at + 1]

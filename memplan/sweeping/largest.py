@@ -114,7 +114,7 @@ def candidates(sweeper: Sweeper, name: str) -> tuple[Axis, tuple[int, ...]]:
     """
     flags = axis_flags(name)
     for axis in sweeper.axes:
-        if axis.name == name or (flags and axis.flags == flags):
+        if axis.is_called(name):
             if not axis.is_number:
                 raise FlagError(f"--max {name}: {axis.name} has values that are no numbers")
             return axis, tuple(sorted(value for value in axis.values if isinstance(value, int)))

@@ -9,7 +9,6 @@ from math import prod
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError
-from memplan.estimator import estimate
 from memplan.gguf.header import Header
 from memplan.llama.flags import arity, check_devices, normalized, parse_flags
 from memplan.result import Estimate
@@ -24,7 +23,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """One combination: a value for each axis, and the estimate with them."""
 
     values: tuple[Value, ...]
@@ -36,12 +35,12 @@ class Sweep:
     """A question asked for all combinations of its axes' values, the last axis fastest."""
 
     axes: tuple[Axis, ...]
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
 
     def axis(self, name: str) -> int:
         """The place of an axis among ``axes``. Raises FlagError."""
         for at, axis in enumerate(self.axes):
-            if axis.name == name or axis.flags == make_axis(name, axis.values).flags != ():
+            if axis.is_called(name):
                 return at
         raise FlagError(f"{name}: not swept; the axes are {', '.join(axis.name for axis in self.axes)}")
 
@@ -87,6 +86,8 @@ class Subject:
 
     def ask(self) -> Estimate:
         """The estimate. Raises MemplanError."""
+        from memplan.estimator import estimate
+
         flags = parse_flags(self.flags, self.app)
         check_devices(flags, len(self.rig.gpus))
         return estimate(self.header, flags, self.rig, self.release, self.without_ops)
@@ -135,11 +136,11 @@ class Sweeper:
         count = prod(len(axis.values) for axis in self.axes)
         if count > MAX_POINTS:
             raise FlagError(f"--over: {count} points; at most {MAX_POINTS} in one sweep")
-        points: list[Point] = []
+        points: list[SweepPoint] = []
         for values in product(*(axis.values for axis in self.axes)):
             if progress is not None:
                 progress(len(points), count)
-            points.append(Point(values, self.at(values)))
+            points.append(SweepPoint(values, self.at(values)))
         return Sweep(self.axes, tuple(points))
 
 

@@ -1,0 +1,247 @@
+"""memplan sweep, plot and explain as commands."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memplan.cli import main
+from memplan.cli.terminal import ProgressBar
+from tests.cli.conftest import Engine
+from tests.test_exported_members import loaded_by
+
+MODEL = "deepseek-v4-flash"
+GPU = ("--gpu", "2*RTX 3090")
+
+
+def out(capsys: pytest.CaptureFixture[str], *line: str, status: int = 0) -> str:
+    assert main(line) == status
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def test_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("sweep", MODEL, *GPU, "-cmoe", "-c", "512", "--over", "ctx=4k,8k", "--over", "np=1,4")
+    assert "4 of 4 fit" in out(capsys, *line)
+    rows = list(csv.DictReader(io.StringIO(out(capsys, *line, "--csv"))))
+    points = json.loads(out(capsys, *line, "--json"))["points"]
+    assert [row["ctx"] for row in rows] == ["4096", "4096", "8192", "8192"]
+    for row, point in zip(rows, points, strict=True):
+        assert int(row["CUDA0 compute"]) == point["estimate"]["devices"][0]["compute"]
+    estimate = json.loads(out(capsys, "estimate", MODEL, *GPU, "-cmoe", "-c", "8192", "-np", "4", "--json"))
+    assert points[3]["estimate"]["buffers"] == estimate["buffers"]
+
+
+def test_a_pasted_command_line_can_be_swept(capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"llama-server -m {MODEL} -c 131072 -np 2 --n-cpu-moe 43 -fa on --port 8080"
+    text = out(capsys, "sweep", *GPU, line, "--over", "ctx=4096", "--over", "ncmoe=20,43")
+    assert "-np 2 -fa on --port 8080" in text
+    assert "131,072" not in text and "--n-cpu-moe" not in text
+
+
+def test_the_largest_context(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("sweep", MODEL, "--gpu", "RTX PRO 6000:97886:84000:12.0", "-np", "1", "--max", "ctx")
+    found = json.loads(out(capsys, *line, "--json"))["largest"][0]
+    assert found["beyond"]["value"] == found["value"] + 256
+    assert found["estimate"]["devices"][0]["left"] >= 0 > found["beyond"]["estimate"]["devices"][0]["left"]
+    assert f"{found['value']:,}" in out(capsys, *line)
+    assert out(capsys, *line, "--csv").splitlines()[0] == "largest ctx,least left,method,tried"
+    small = ("sweep", MODEL, "--gpu", "RTX 3090", "--max", "ctx", "--over", "ctx=4096,8192", "--check")
+    assert "none" in out(capsys, *small, status=1)
+    assert "0 of 1 fit" in out(capsys, "sweep", MODEL, "--gpu", "RTX 3090", "--over", "ctx=4096", "--check", status=1)
+
+
+def test_rigs_releases_and_kernels_as_axes(capsys: pytest.CaptureFixture[str], engine: Engine) -> None:
+    over = ("--over", "gpu=RTX 3090,2*RTX 3090+RTX 5090", "--over", "llama=v0.4.0,v0.5.0", "--over", "indexer=unfused")
+    out(capsys, "sweep", MODEL, *over)
+    assert [(len(rig.gpus), release, ops) for _, _, rig, release, ops in engine.asked] == [
+        (1, "v0.4.0", ("LIGHTNING_INDEXER",)),
+        (1, "v0.5.0", ("LIGHTNING_INDEXER",)),
+        (3, "v0.4.0", ("LIGHTNING_INDEXER",)),
+        (3, "v0.5.0", ("LIGHTNING_INDEXER",)),
+    ]
+
+
+def test_plot_into_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "a.svg"
+    assert out(capsys, "plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096,8192", "-o", str(path)) == ""
+    assert "How much context fits?" in path.read_text(encoding="utf-8")
+    assert os.listdir(tmp_path) == ["a.svg"]
+
+
+def test_plot_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "--over", "np=1,2", "--over", "ctx=4096,8192", "--terminal")
+    assert "-np 2: fits throughout" in text
+    text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "-c", "4096", "--over", "np=1,2,4", "--terminal")
+    assert "across: -np" in text
+    text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "--over", "np=1", "--terminal")
+    assert "1,048,576" in text and "across: tokens of context" in text
+    text = out(
+        capsys,
+        "plot",
+        MODEL,
+        *GPU,
+        "-cmoe",
+        "--over",
+        "ctx=4096,8192",
+        "--over",
+        "np=1,2",
+        "--x",
+        "slots",
+        "--terminal",
+    )
+    assert "4,096 tokens: fits" in text
+
+
+def test_the_terminal_needs_no_library_for_drawing() -> None:
+    line = ["plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096,8192", "--terminal"]
+    loaded = loaded_by(f"from memplan.cli import main\nassert main({line!r}) == 0")
+    assert not loaded & {"matplotlib", "numpy", "typer", "pydantic"}
+    line[-1:] = ["-o", os.devnull]
+    assert "matplotlib" not in loaded_by(f"from memplan.cli import main\nassert main({line!r}) == 2")
+
+
+def test_pyplot_is_never_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    line = ["plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096,8192", "-o", str(tmp_path / "a.png")]
+    loaded = loaded_by(f"from memplan.cli import main\nassert main({line!r}) == 0")
+    assert "matplotlib.figure" in loaded
+    assert "matplotlib.pyplot" not in loaded
+
+
+def test_explain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = ("explain", MODEL, *GPU, "-cmoe", "-c", "4096", "-np", "1")
+    assert "CUDA1: compute buffer" in out(capsys, *line)
+    assert "CUDA1" not in out(capsys, *line, "--device", "CUDA0", "--top", "2").partition("Splits")[0]
+    found = json.loads(out(capsys, *line, "--json"))
+    assert [buffer["device"] for buffer in found["buffers"]] == ["CUDA0", "CUDA1", "CPU"]
+    refused = out(capsys, "explain", MODEL, *GPU, "-c", "4096", "-ctk", "q8_0")
+    assert "does not start" in refused
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "t.png"
+    out(capsys, *line, "--timeline", str(path))
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("command", ["sweep", "plot", "explain"])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, command, "--help")
+    assert text.startswith(f"Usage: memplan {command} MODEL")
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert f" {command} " in out(capsys, "--help")
+
+
+WRONG: list[tuple[tuple[str, ...], str]] = [
+    (("sweep", MODEL, *GPU), "what is to be varied?"),
+    (("sweep", MODEL, *GPU, "--over"), "--over needs a value"),
+    (("sweep", MODEL, *GPU, "--over", "ctx"), "NAME=VALUES"),
+    (("sweep", MODEL, *GPU, "--over", "ctx=lots"), "must be a number"),
+    (("sweep", MODEL, *GPU, "--over", "np=0"), "-np 0"),
+    (("sweep", MODEL, *GPU, "--over", "ctk=q9"), "-ctk 'q9'"),
+    (("sweep", MODEL, *GPU, "--over", "ctx=4096", "--over", "c=1"), "sets already"),
+    (("sweep", MODEL, *GPU, "--over", "gpu=RTX 3090"), "sets already"),
+    (("sweep", MODEL, "--over", "gpu=RTX 3091"), "RTX 3090"),
+    (("sweep", MODEL, *GPU, "--over", "llama=v0"), "v0"),
+    (("sweep", MODEL, *GPU, "--over", "ctx=1:4000:1", "--over", "np=1:99:1"), "at most"),
+    (("sweep", MODEL, *GPU, "--max", "ctk"), "say which values"),
+    (("sweep", MODEL, *GPU, "--max", "x"), "no axis"),
+    (("sweep", MODEL, *GPU, "--max", "ctx", "--max", "np"), "only one"),
+    (("sweep", MODEL, *GPU, "--over", "ctx=1", "--csv", "--json"), "--csv and --json"),
+    (("sweep", MODEL, *GPU, "--over", "ctx=1", "--cvs"), "did you mean --csv"),
+    (("sweep", *GPU, "--over", "ctx=1"), "which model?"),
+    (("plot", MODEL, *GPU), "where to?"),
+    (("plot", MODEL, *GPU, "-o"), "-o needs a value"),
+    (("plot", MODEL, *GPU, "-o", "a.gif"), "ends in .png"),
+    (("plot", MODEL, *GPU, "-o", "/nowhere/at/all/a.png"), "no folder"),
+    (("plot", MODEL, *GPU, "-o", "a.png", "--terminal"), "not both"),
+    (("plot", MODEL, *GPU, "-o", "a.png", "--output", "b.png"), "not both"),
+    (("plot", MODEL, *GPU, "--terminal", "--json"), "memplan plot has no --json"),
+    (("plot", MODEL, *GPU, "--terminal", "--x", "np"), "not among"),
+    (("plot", MODEL, *GPU, "--terminal", "--over", "ctx=4096"), "at least two numbers"),
+    (("plot", MODEL, *GPU, "--terminal", "--over", "ctx=4096,8192", "--over", "np=1:20:1"), "16 at most"),
+    (("plot", MODEL, *GPU, "--terminal", "--over", "fa=on,off", "--x", "fa"), "at least two numbers"),
+    (("explain", MODEL, *GPU, "--top", "0"), "--top '0'"),
+    (("explain", MODEL, *GPU, "--top", "x"), "--top 'x'"),
+    (("explain", MODEL, *GPU, "--device", "CUDA2"), "this rig has CUDA0, CUDA1, CPU"),
+    (("explain", MODEL, *GPU, "--timeline", "a.txt"), "ends in .png"),
+    (("explain", MODEL, *GPU, "--timeline", ""), "ends in .png"),
+    (("explain", MODEL, *GPU, "--dark"), "--timeline FILE"),
+    (("explain", MODEL, *GPU, "-c", "4096", "-ctk", "q8_0", "--timeline", "refused.png"), "does not start"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG, ids=range(len(WRONG)))
+def test_wrong_lines(
+    line: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("memplan: error: ") and captured.err.count("\n") == 1
+    assert said in captured.err
+    assert "fault in memplan" not in captured.err
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupted_plot_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "a.png"
+    path.write_bytes(b"old")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", interrupted)
+    assert main(["plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096,8192", "-o", str(path)]) == 130
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.png"]
+    capsys.readouterr()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_shows_after_a_moment_and_leaves_nothing() -> None:
+    now = [0.0]
+    stream = Terminal()
+    with ProgressBar("sweeping", stream, lambda: now[0]) as bar:
+        bar(0, 10)
+        assert stream.getvalue() == ""
+        now[0] = 5.0
+        bar(5, 10)
+        assert "sweeping [###############               ] 5 of 10" in stream.getvalue()
+        now[0] = 6.0
+        bar(7)
+    assert "7 estimates" in stream.getvalue()
+    assert stream.getvalue().endswith("\r\x1b[K")
+    silent = io.StringIO()
+    with ProgressBar("sweeping", silent, lambda: now[0]) as bar:
+        now[0] = 99.0
+        bar(5, 10)
+    assert silent.getvalue() == ""
+
+
+def test_as_a_process_with_warnings_as_errors(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    line = ["plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096,8192", "-o", str(tmp_path / "a.pdf")]
+    command = [sys.executable, "-W", "error", "-m", "memplan", *line]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,47 @@
+"""Sweeps without an engine: needs in proportion to what is varied, for tests of pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from memplan.backends.devices import Gpu, Rig
+from memplan.llama.flags import parse_flags
+from memplan.models.builtin import builtin_header
+from memplan.result import BufferUse, Estimate
+from memplan.sweeping.axes import parse_axis
+from memplan.sweeping.sweep import Subject, Sweep, Sweeper
+from tests.estimates import REFUSAL, made_up
+
+GIB = 1 << 30
+FREE = 22 * GIB
+RIG = Rig(tuple(Gpu("NVIDIA GeForce RTX 3090", 24 * GIB, FREE, (8, 6)) for _ in range(2)))
+MODEL = builtin_header("deepseek-v4-flash")
+
+Need = Callable[[int, int, int], int | None]
+"""Bytes of context for a device's number, a context and a number of slots; None: refused."""
+
+
+def in_proportion(device: int, n_ctx: int, slots: int) -> int:
+    return 16384 * n_ctx * slots * (device + 1)
+
+
+def swept(
+    monkeypatch: pytest.MonkeyPatch, over: list[str], need: Need = in_proportion, rig: Rig = RIG, flags: str = "-cmoe"
+) -> tuple[Sweeper, Sweep]:
+    """A sweep whose estimates hold 4 GiB of weights, ``need`` of context and 1 GiB of compute on each GPU."""
+
+    def ask(self: Subject) -> Estimate:
+        settings = parse_flags(self.flags, self.app)
+        buffers: dict[str, BufferUse] = {}
+        for i in range(len(self.rig.gpus)):
+            context = need(i, settings.n_ctx, settings.n_parallel)
+            if context is None:
+                return made_up(settings, self.rig, refused=REFUSAL)
+            buffers[f"CUDA{i}"] = BufferUse(4 * GIB, context, GIB)
+        return made_up(settings, self.rig, buffers)
+
+    monkeypatch.setattr(Subject, "ask", ask)
+    sweeper = Sweeper(Subject(MODEL, tuple(flags.split()), rig), [parse_axis(text) for text in over])
+    return sweeper, sweeper.run()

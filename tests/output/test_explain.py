@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from memplan.explaining.explain import explain
+from memplan.explaining.result import Explanation
+from memplan.llama.flags import parse_flags
+from memplan.models.builtin import builtin_header
+from memplan.output.explain import explanation_json, render_explanation, verdict
+from memplan.output.timeline import REST, timeline_chart, timeline_figure
+from memplan.releases import V0_5_0
+from memplan.rig import parse_gpus
+
+UNFUSED = replace(V0_5_0, indexer_probe=True)
+MODEL = builtin_header("deepseek-v4-flash")
+
+
+@cache
+def unfused() -> Explanation:
+    flags = parse_flags(["-c", "131072", "-np", "1"])
+    return explain(MODEL, flags, parse_gpus(["RTX PRO 6000"]), UNFUSED, ["LIGHTNING_INDEXER"])
+
+
+@cache
+def on_the_host() -> Explanation:
+    return explain(MODEL, parse_flags(["-c", "4096", "-np", "1", "-cmoe"]), parse_gpus(["2*RTX 3090"]))
+
+
+def test_which_tensor_is_it_in_so_many_words() -> None:
+    x = unfused()
+    assert verdict(x.buffers[0]) == "lid_kq decides: 8,192.0 MiB, 96 %, 2 tensors of layer 2"
+    text = render_explanation(x)
+    assert "lid_kq decides" in text
+    assert "32768 x 512 x 64" in text and "64 x 512 x 32768" in text
+    assert verdict(x.buffers[1]) == "dsv4_lid_kq_mask decides: 64.0 MiB, 56 %, 1 tensor"
+    assert verdict(on_the_host().buffers[1]).startswith("no single tensor decides, the largest are ")
+
+
+def test_experts_and_gaps_are_named() -> None:
+    x = on_the_host()
+    said = verdict(x.buffers[0])
+    assert said.startswith("copy of ffn_")
+    text = render_explanation(x, top=3)
+    assert "lost in" in text and "more" in text and "in all" in text
+    assert "CUDA_Host to CUDA0" in text
+    assert "cache_k (csa)" in render_explanation(x, top=100)
+
+
+def test_one_device_and_plain_text() -> None:
+    text = render_explanation(on_the_host(), device="CUDA1", unicode=False)
+    assert text.isascii()
+    assert "CUDA1: compute buffer" in text and "CUDA0: compute buffer" not in text
+    assert "The largest tensors" not in text
+    assert "\x1b[" in render_explanation(on_the_host(), device="CUDA1", colour=True)
+
+
+def test_json_adds_up() -> None:
+    found = json.loads(explanation_json(unfused()))
+    for buffer in found["buffers"]:
+        assert buffer["bytes"] == found["estimate"]["buffers"][buffer["buffer"]]["compute"]
+        for peak in buffer["peaks"]:
+            assert sum(p["bytes"] for p in peak["live"]) + sum(g["bytes"] for g in peak["gaps"]) == peak["bytes"]
+    assert found["buffers"][0]["peaks"][0]["groups"][0]["base"] == "lid_kq"
+    assert len(found["splits"]) == found["estimate"]["graph"]["splits"][0]
+    assert {"weight", "cache", "state"} == {r["kind"] for r in found["residents"]}
+
+
+@pytest.mark.parametrize("which", [unfused, on_the_host])
+def test_timelines_end_where_the_buffer_does(which: object) -> None:
+    assert callable(which)
+    x = which()
+    chart = timeline_chart(x)
+    assert chart.nodes == x.estimate.nodes[0]
+    assert [t.device for t in chart.timelines] == [b.device for b in x.buffers if b.device != "CPU"]
+    for timeline in chart.timelines:
+        assert len(timeline.reach) == chart.nodes
+        assert max(timeline.reach) == timeline.size == timeline.reach[timeline.node]
+        for alive in zip(*timeline.bands, timeline.reach, strict=True):
+            assert sum(alive[:-1]) <= alive[-1]
+        assert timeline.labels[-1] == REST
+    host = timeline_chart(x, "CPU").timelines
+    assert [t.device for t in host] == ["CPU (CUDA_Host)"]
+
+
+def test_the_picture_marks_the_peak() -> None:
+    pytest.importorskip("matplotlib")
+    chart = timeline_chart(unfused())
+    timeline = chart.timelines[0]
+    figure = timeline_figure(chart)
+    whole, near = figure.axes
+    assert whole.get_xlim() == (0, chart.nodes)
+    assert near.get_xlim() == (timeline.node - 45, timeline.node + 45)
+    for axes in (whole, near):
+        (peak,) = [line for line in axes.get_lines() if line.get_label() == "_peak"]
+        assert (peak.get_xdata()[0], peak.get_ydata()[0]) == (timeline.node, timeline.size)
+        assert f"fullest at node {timeline.node:,}: 8,508 MiB" in [text.get_text() for text in axes.texts]
+        legend = axes.get_legend()
+        assert legend is not None
+        assert {"lid_kq", REST, "gaps between them"} <= {text.get_text() for text in legend.get_texts()}
+    assert "lid_kq decides" in whole.get_title(loc="left")
+    assert len(timeline_figure(timeline_chart(on_the_host()), dark=True).axes) == 2
