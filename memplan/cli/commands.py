@@ -13,6 +13,7 @@ DIRECT: Final[Mapping[str, str]] = {
     "preset": "Presets for common rigs, and margins for llama.cpp's --fit.",
     "explain": "Which tensors a compute buffer is made of.",
     "diagnose": "Why a load failed, from llama.cpp's log.",
+    "verify": "llama.cpp's own numbers beside memplan's.",
     "devices": "This machine's GPUs and memory, and a rig file of them.",
     "header": "A model's header as a file of its own.",
 }

@@ -1,0 +1,123 @@
+"""``memplan verify``: llama.cpp's own numbers beside memplan's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from memplan.backends.devices import Rig
+from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.asked import access_of, rig_of
+from memplan.errors import FlagError, ProgramError
+from memplan.llama.flags import Flags, check_devices, parse_flags
+
+HELP: Final = """\
+Usage: memplan verify MODEL [llama-server's flags] [options]
+
+  Run your own llama-fit-params with the same flags, in the mode in which it
+  allocates nothing, and put its numbers beside memplan's, device by device. It
+  is taken from PATH, or from beside llama-server; without it llama-server is
+  started and ended before it loads, which gives the compute buffers alone.
+
+  MODEL is what memplan estimate takes. Of a model that is not whole on this
+  machine a file with its header and a hole for its data is made for the while.
+
+Options:
+  --program FILE     the llama-fit-params or llama-server to run
+  --gpu, --rig       GPUs; by default those that the program itself lists
+  --llama RELEASE    the release to follow; by default what the program says
+  --offline, --no-cache
+                     as memplan estimate has them
+  --check            exit with 1 when a figure differs
+  --json             print one JSON object
+  -h, --help         print this
+
+Examples:
+  memplan verify deepseek-v4-flash -c 65536 -np 1 -ncmoe 40
+  memplan verify model.gguf -c 65536 -np 1 --program build/bin/llama-fit-params
+
+Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
+"""
+
+DIFFERS: Final = 1
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan verify`` on stdout; the exit status. Raises MemplanError."""
+    arguments = parse_arguments(argv, ("--program",), ())
+    if arguments.help:
+        sys.stdout.write(HELP)
+        return 0
+    flags = parse_flags(arguments.flags, arguments.app)
+    model = arguments.model or flags.model
+    if not model:
+        raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
+
+    from memplan.diagnosing.measure import find_measurer, measure, version_of
+    from memplan.estimator import estimate
+    from memplan.models.open import open_model
+    from memplan.output.verification import compare, render_verification, render_verification_json
+
+    program = find_measurer(arguments.own.get("--program", ("",))[-1])
+    header = open_model(model, access_of(arguments, model))
+    rig = _rig(arguments, program)
+    check_devices(flags, len(rig.gpus))
+    version = version_of(program)
+    llama = arguments.llama if arguments.llama != "latest" or not version else version
+    notes = []
+    with _whole(model, header.nbytes, arguments) as path:
+        measured = measure(program, path, arguments.flags, flags.n_parallel)
+    if not version:
+        notes.append(f"{os.path.basename(program)} does not say which build it is; --llama names it")
+    if flags.kv_unified and flags.n_parallel > 1:
+        notes.append("llama-fit-params has no --kv-unified: both sides give each slot its part of the context")
+    result = estimate(header, _as_measured(flags, measured.partial), rig, llama)
+    if result.refused is not None:
+        raise ProgramError(f"memplan expects llama.cpp to refuse this ({result.refused.said}), yet it answered")
+    notes += [result.approximate] if result.approximate else []
+    rows = compare(measured, result)
+    render = render_verification_json if arguments.json else render_verification
+    sys.stdout.write(render(measured, rows, result, notes))
+    return DIFFERS if arguments.check and not all(row.agrees for row in rows) else 0
+
+
+def _as_measured(flags: Flags, server: bool) -> Flags:
+    """What the program makes of them: llama-fit-params reserves an output for every token, as llama-cli does."""
+    return replace(flags, app="server" if server else "cli", kv_unified=False)
+
+
+def _rig(arguments: Arguments, program: str) -> Rig:
+    from memplan.machine.detected import detected
+    from memplan.machine.host import host_memory
+    from memplan.machine.llama_server import list_devices
+
+    if arguments.gpus or arguments.rig is not None or arguments.no_gpu:
+        return rig_of(arguments)[0]
+    return detected(list_devices(program), program, host_memory(), []).rig
+
+
+@contextmanager
+def _whole(model: str, size: int, arguments: Arguments) -> Iterator[str]:
+    """The path of a file that is as long as the model: its own, or one made for the while, with a hole for its data."""
+    if os.path.isfile(model) and os.path.getsize(model) > size:
+        yield model
+        return
+    from memplan.models.raw import header_file
+    from memplan.outfile import write_atomically
+
+    made = header_file(model, access_of(arguments, model), vocabulary=False)
+    with tempfile.TemporaryDirectory(prefix="memplan-") as folder:
+        path = Path(folder) / "model.gguf"
+        try:
+            write_atomically(path, made.data, made.size)
+        except OSError as error:
+            raise ProgramError(
+                f"a file of {made.size:,} bytes, nearly all of it a hole, cannot be made in {folder}: {error.strerror}"
+            ) from None
+        yield str(path)

@@ -1,0 +1,158 @@
+"""llama.cpp's own numbers for a model and flags: ``llama-fit-params``, or llama-server's pass without memory.
+
+(tools/fit-params/fit-params.cpp and common/fit.cpp: common_fit_print, v0.5.0.)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from memplan.diagnosing.lines import clean
+from memplan.diagnosing.reader import LogReader
+from memplan.errors import ProgramError, shown
+from memplan.llama.flags import arity, normalized, same_setting
+from memplan.machine.llama_server import find_program, run_program
+
+FIT_PARAMS: Final = "llama-fit-params"
+SERVER: Final = "llama-server"
+TIMEOUT: Final = 600.0
+_MIB: Final = 1 << 20
+_MAX_LINES: Final = 500_000
+_ROW: Final = re.compile(r"^([A-Za-z]\w*) (\d{1,9}) (\d{1,9}) (\d{1,9}) *$", re.MULTILINE)
+_VERSION: Final = re.compile(r"version: (?:v?(\d+\.\d+(?:\.\d+)?)\S* )?\(?(?:build )?(\d{3,6})\b", re.ASCII)
+
+# what decides memory and llama-fit-params takes; it has no --kv-unified
+_TAKEN: Final = frozenset[str]().union(
+    *(
+        same_setting(flag)
+        for flag in (
+            "-c", "-b", "-ub", "-fa", "-ctk", "-ctv", "-ngl", "-sm", "-mg", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn",
+            "-dev", "-nkvo", "--no-op-offload", "--swa-full", "--no-host", "--no-repack", "--override-kv",
+        )
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """llama.cpp's answer. ``buffers``: MiB, rounded down, by device and ``Host``: weights, caches, compute.
+
+    ``partial``: only compute buffers, in MiB with two digits, are known.
+    """
+
+    program: str
+    version: str
+    """Its build, as ``b11200``; empty when it does not say."""
+    command: tuple[str, ...]
+    buffers: dict[str, tuple[float, float, float]]
+    partial: bool = False
+
+
+def find_measurer(given: str) -> str:
+    """The program to ask: the one ``given``, llama-fit-params on PATH or beside llama-server, or llama-server.
+
+    Raises ProgramError when there is none.
+    """
+    if given:
+        return find_program(FIT_PARAMS, given) or given
+    found = find_program(FIT_PARAMS)
+    if found:
+        return found
+    server = find_program(SERVER)
+    if server is None:
+        raise ProgramError(f"neither {FIT_PARAMS} nor {SERVER} is on PATH; name one of them with --program FILE")
+    beside = Path(os.path.realpath(server)).with_name(FIT_PARAMS + (".exe" if server.lower().endswith(".exe") else ""))
+    return str(beside) if os.access(beside, os.X_OK) else server
+
+
+def version_of(program: str) -> str:
+    """The build of a llama.cpp program, as ``b11200``; empty when it does not say."""
+    status, out, err = run_program([program, "--version"])
+    match = _VERSION.search(err + "\n" + out)
+    if match is None:
+        if status:
+            raise ProgramError(f"{os.path.basename(program)} --version: {_last(err or out, status)}")
+        return ""
+    return f"b{match[2]}"
+
+
+def taken_flags(argv: Sequence[str]) -> Iterator[str]:
+    """The flags of ``argv`` that decide memory and that llama-fit-params takes, with their values."""
+    words = list(argv)
+    while words:
+        count = 1 + (arity(words[0]) or 0)
+        if normalized(words[0]) in _TAKEN:
+            yield from words[:count]
+        del words[:count]
+
+
+def measure(program: str, model: str, argv: Sequence[str], n_parallel: int) -> Measured:
+    """Ask ``program`` about a model file and flags. Raises ProgramError when it fails or answers something else."""
+    version = version_of(program)
+    flags = [*taken_flags(argv), "-np", str(n_parallel)]
+    if SERVER in os.path.basename(program).lower():
+        return _ask_server(program, version, model, flags)
+    command = [program, "-m", model, *flags, "--fit-print", "on"]
+    status, out, err = run_program(command, TIMEOUT)
+    rows = {m[1]: (float(m[2]), float(m[3]), float(m[4])) for m in _ROW.finditer(out)}
+    if status or "Host" not in rows:
+        raise ProgramError(f"{os.path.basename(program)}: no figures: {_last(err or out, status)}")
+    return Measured(program, version, tuple(command), rows)
+
+
+def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) -> Measured:
+    """llama-server measures before it loads, with ``--fit on``: read along, and end it before it loads."""
+    command = [program, "-m", model, *flags, "--fit", "on", "-v", "--host", "127.0.0.1", "--port", "0"]
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ProgramError(f"{os.path.basename(program)}: cannot be run: {reason}") from None
+    timer = threading.Timer(TIMEOUT, process.kill)
+    timer.start()
+    reader, last = LogReader(), ""
+    try:
+        with process:
+            for number, line in enumerate(process.stdout or ()):
+                text = clean(line)
+                last = text.strip() or last
+                reader.feed([text])
+                load = reader.current
+                loading = "load_tensors: loading model tensors" in text and not load.dry
+                if (load.dry and load.copies is not None) or loading or load.failures or number > _MAX_LINES:
+                    break
+            _end(process)
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            _end(process)
+    load = reader.current
+    if not (load.dry and load.compute):
+        raise ProgramError(
+            f"{os.path.basename(program)}: it did not measure before loading: {shown(last, 120)}; "
+            f"give {FIT_PARAMS} with --program"
+        )
+    sizes = {name: (0.0, 0.0, mib) for name, mib in load.compute.items()}
+    return Measured(program, version, tuple(command), sizes, partial=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _last(text: str, status: int) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return shown(clean(lines[-1].encode()).strip(), 200) if lines else f"exit status {status}"

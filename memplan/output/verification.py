@@ -1,0 +1,93 @@
+"""llama.cpp's own numbers beside memplan's: pure functions from data to text."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memplan.diagnosing.measure import Measured
+from memplan.result import Estimate
+
+_MIB = 1 << 20
+_PARTS = ("model", "context", "compute")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One device's share, in MiB as llama.cpp prints it; None where it says nothing."""
+
+    name: str
+    part: str
+    measured: float
+    predicted: float
+
+    @property
+    def agrees(self) -> bool:
+        """Equal, as far as the digits tell."""
+        return abs(self.measured - self.predicted) < 0.011
+
+
+def compare(measured: Measured, estimate: Estimate) -> tuple[Comparison, ...]:
+    """Every figure that the program gave beside memplan's."""
+    rows = []
+    for name, sizes in measured.buffers.items():
+        for part, size in zip(_PARTS, sizes, strict=True):
+            if measured.partial and part != "compute":
+                continue
+            exact = _predicted(estimate, name, part, measured.partial)
+            rows.append(Comparison(name, part, size, exact if measured.partial else float(int(exact))))
+    return tuple(rows)
+
+
+def _predicted(estimate: Estimate, name: str, part: str, partial: bool) -> float:
+    if name == "Host" and not partial:
+        return float(getattr(estimate.host, part)) / _MIB
+    use = estimate.buffers.get(name)
+    return 0.0 if use is None else float(getattr(use, part)) / _MIB
+
+
+def render_verification(
+    measured: Measured, rows: Sequence[Comparison], estimate: Estimate, notes: Sequence[str] = ()
+) -> str:
+    """As a table, for people; ending in a newline."""
+    width = max([*(len(row.name) for row in rows), 4])
+    program = os.path.basename(measured.program)
+    lines = [f"{program} {measured.version or '(of an unknown build)'} beside memplan for {estimate.llama}", ""]
+    lines.append(f"{'MiB':{width}}  {'part':7}  {program:>16}  {'memplan':>12}")
+    for row in rows:
+        figures = (f"{size:,.2f}" if measured.partial else f"{size:,.0f}" for size in (row.measured, row.predicted))
+        first, second = figures
+        part = "weights" if row.part == "model" else row.part
+        lines.append(f"{row.name:{width}}  {part:7}  {first:>16}  {second:>12}{'' if row.agrees else '  differs'}")
+    differ = [row for row in rows if not row.agrees]
+    lines += ["", f"they differ in {len(differ)} of {len(rows)} figures" if differ else "they agree in every figure"]
+    return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
+
+
+def render_verification_json(
+    measured: Measured, rows: Sequence[Comparison], estimate: Estimate, notes: Sequence[str] = ()
+) -> str:
+    """As one JSON object, sizes in MiB as llama.cpp prints them; ending in a newline."""
+    answer: dict[str, Any] = {
+        "program": measured.program,
+        "build": measured.version or None,
+        "command": list(measured.command),
+        "llama": estimate.llama,
+        "exact": estimate.exact,
+        "figures": [
+            {
+                "name": row.name,
+                "part": row.part,
+                "measured_mib": row.measured,
+                "predicted_mib": row.predicted,
+                "agrees": row.agrees,
+            }
+            for row in rows
+        ],
+        "agrees": all(row.agrees for row in rows),
+        "notes": list(notes),
+    }
+    return json.dumps(answer, indent=2) + "\n"

@@ -1,0 +1,135 @@
+"""``memplan verify`` with scripts in the place of llama.cpp's programs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from memplan.cli import main
+from memplan.diagnosing import measure as measure_module
+from memplan.diagnosing.measure import find_measurer, taken_flags
+from memplan.errors import ProgramError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="shell scripts stand in for llama.cpp's programs")
+
+VERSION = "version: v0.5.0 (build 11200, commit 5f0c2b1de)"
+DEVICES = "Available devices:\n  CUDA0: NVIDIA RTX PRO 6000 Blackwell Workstation Edition (97886 MiB, 97250 MiB free)"
+# what llama.cpp v0.5.0 says for -c 131072 -np 1 there
+FIGURES = "CUDA0 81687 903 413 \nHost 1010 0 81 "
+LINE = ["verify", "deepseek-v4-flash", "-c", "131072", "-np", "1", "--host", "0.0.0.0", "--jinja"]
+
+
+def script(path: Path, *cases: tuple[str, str], otherwise: str = "") -> str:
+    """A program that prints a text when it has an argument, and notes what it was called with."""
+    lines = ["#!/bin/sh", f'echo "$@" >> {shlex.quote(str(path))}.calls', 'case " $* " in']
+    lines += [f'*" {word} "*) cat <<"END"\n{text}\nEND\n;;' for word, text in cases]
+    lines += [f"*) {otherwise or 'true'};;", "esac"]
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def fit_params(folder: Path, figures: str = FIGURES, version: str = VERSION) -> str:
+    cases = (("--version", version), ("--list-devices", DEVICES), ("--fit-print on", figures))
+    return script(folder / "llama-fit-params", *cases)
+
+
+def test_figures_that_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LINE, "--program", fit_params(tmp_path), "--check"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("llama-fit-params b11200 beside memplan for v0.5.0\n")
+    assert "they agree in every figure" in out
+    called = (tmp_path / "llama-fit-params.calls").read_text().splitlines()[-1].split()
+    assert called[0] == "-m" and called[2:] == ["-c", "131072", "-np", "1", "--fit-print", "on"]
+    assert not Path(called[1]).exists()  # the file with a hole is gone
+
+
+def test_figures_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = fit_params(tmp_path, FIGURES.replace("413", "700"))
+    assert main([*LINE, "--program", program]) == 0
+    assert "they differ in 1 of 6 figures" in capsys.readouterr().out
+    assert main([*LINE, "--program", program, "--check", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert [row["part"] for row in answer["figures"] if not row["agrees"]] == ["compute"]
+
+
+def test_a_build_that_is_not_modelled_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LINE, "--program", fit_params(tmp_path, version="version: 11300 (abc)")]) == 0
+    assert "build 11300 is newer than any modelled release" in capsys.readouterr().out
+    assert main([*LINE, "--program", fit_params(tmp_path, version="version: unknown")]) == 0
+    assert "does not say which build it is" in capsys.readouterr().out
+
+
+def test_unified_slots_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "deepseek-v4-flash", "-c", "4096", "--program", fit_params(tmp_path)]) == 0
+    assert "has no --kv-unified" in capsys.readouterr().out
+    assert "-np 4" in (tmp_path / "llama-fit-params.calls").read_text()
+
+
+def test_llama_server_is_ended_before_it_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = (Path(__file__).parent.parent / "data/logs/good-v0.5.0.log").read_text()
+    dry = log.replace("no_alloc              = 0", "no_alloc              = 1").partition("srv  llama_server")[0]
+    cases = (("--version", VERSION), ("--list-devices", DEVICES))
+    server = script(tmp_path / "llama-server", *cases, otherwise=f"cat <<'END'\n{dry}\nEND\nexec sleep 60")
+    assert main([*LINE, "--program", server]) == 0
+    assert "they agree in every figure" in capsys.readouterr().out
+    real = script(tmp_path / "llama-server", *cases, otherwise=f"cat <<'END'\n{log}\nEND\nexec sleep 60")
+    assert main([*LINE, "--program", real]) == 2
+    assert "it did not measure before loading" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("figures", "otherwise", "said"),
+    [
+        ("", "", "no figures"),
+        ("CUDA0 1 2\nHost", "", "no figures"),
+        ("CUDA0 1 2 3", "", "no figures: 'CUDA0 1 2 3'"),
+    ],
+)
+def test_answers_that_are_none(
+    figures: str, otherwise: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*LINE, "--program", fit_params(tmp_path, figures)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1) and said in err
+
+
+def test_programs_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "broken").chmod(0o755)
+    failing = script(tmp_path / "failing", otherwise="echo 'error: oh dear' >&2; exit 3")
+    for program, said in (
+        (str(tmp_path / "absent"), "no such program"),
+        (str(tmp_path / "broken"), "cannot be run"),
+        (failing, "oh dear"),
+    ):
+        assert main([*LINE, "--program", program, "--no-gpu"]) == 2
+        err = capsys.readouterr().err
+        assert said in err and err.count("\n") == 1
+    assert main(["verify", "--program", failing]) == 2
+    assert "which model?" in capsys.readouterr().err
+
+
+def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    with pytest.raises(ProgramError, match="neither llama-fit-params nor llama-server is on PATH"):
+        find_measurer("")
+    (tmp_path / "opt").mkdir()
+    server = script(tmp_path / "opt" / "llama-server")
+    (tmp_path / "bin" / "llama-server").symlink_to(server)
+    assert find_measurer("") == str(tmp_path / "bin" / "llama-server")
+    fit = script(tmp_path / "opt" / "llama-fit-params")
+    assert find_measurer("") == fit
+    (tmp_path / "bin" / "llama-fit-params").symlink_to(fit)
+    assert find_measurer("") == str(tmp_path / "bin" / "llama-fit-params")
+
+
+def test_flags_that_are_handed_on() -> None:
+    line = "--port 8080 -c 4096 -ot a=CPU --n-cpu-moe 3 -kvu --jinja -fa on --offline --spec-type draft-mtp"
+    assert list(taken_flags(line.split())) == ["-c", "4096", "-ot", "a=CPU", "--n-cpu-moe", "3", "-fa", "on"]
+    assert measure_module.TIMEOUT >= 60
