@@ -45,6 +45,8 @@ if TYPE_CHECKING:
         UnsupportedVersion,
     )
     from memplan.estimator import estimate
+    from memplan.explaining.explain import explain
+    from memplan.explaining.result import Explanation
     from memplan.gguf.header import Header, TensorInfo
     from memplan.gguf.types import GGMLType
     from memplan.llama.flags import Flags, parse_flags
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from memplan.releases import RELEASES, Release, find_release
     from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
     from memplan.rig import load_rig, parse_gpus
+    from memplan.sweeping.sweep import Sweep, SweepPoint, sweep
 
 __all__ = [
     "RELEASES",
@@ -66,6 +69,7 @@ __all__ = [
     "DuplicateKey",
     "DuplicateTensor",
     "Estimate",
+    "Explanation",
     "FlagError",
     "Flags",
     "GGMLType",
@@ -90,6 +94,8 @@ __all__ = [
     "ShardError",
     "ShardMismatch",
     "SourceError",
+    "Sweep",
+    "SweepPoint",
     "TensorInfo",
     "TruncatedHeader",
     "UnknownModel",
@@ -101,15 +107,19 @@ __all__ = [
     "UnsupportedVersion",
     "__version__",
     "estimate",
+    "explain",
     "find_release",
     "load_rig",
     "parse_flags",
     "parse_gpus",
     "read_model",
+    "sweep",
 ]
 
 _HOMES = {
     "memplan.estimator": ("estimate",),
+    "memplan.explaining.explain": ("explain",),
+    "memplan.explaining.result": ("Explanation",),
     "memplan.backends.devices": ("Gpu", "Rig"),
     "memplan.gguf.header": ("Header", "TensorInfo"),
     "memplan.gguf.types": ("GGMLType",),
@@ -118,6 +128,7 @@ _HOMES = {
     "memplan.releases": ("RELEASES", "Release", "find_release"),
     "memplan.result": ("BufferUse", "DeviceUse", "Estimate", "HostUse", "ModelSummary"),
     "memplan.rig": ("load_rig", "parse_gpus"),
+    "memplan.sweeping.sweep": ("Sweep", "SweepPoint", "sweep"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
