@@ -17,7 +17,7 @@ def settings_notes(estimate: Estimate) -> tuple[str, ...]:
     if estimate.refused:
         return ()
     notes = [_slots(estimate), _pipeline(estimate), _offload(estimate), _disabled(estimate), _without(estimate)]
-    notes += [_split(estimate), _fit(estimate), _mapped(estimate)]
+    notes += [_split(estimate), _fit(estimate), _mapped(estimate), _host(estimate), _unified(estimate)]
     return tuple(note for note in notes if note)
 
 
@@ -98,6 +98,34 @@ def _mapped(estimate: Estimate) -> str:
     if not mapped or estimate.host.model < estimate.model.bytes // 10:
         return ""
     return "weights on the host are counted as read into memory (--load-mode none); mapped, they are pages of the file"
+
+
+def _host(estimate: Estimate) -> str:
+    """Whether all that llama-server takes from the host's memory is there."""
+    host, server = estimate.host, estimate.server
+    if host.total is None or estimate.flags.app == "cli" or (host.left is not None and host.left < 0):
+        return ""
+    used = f"weights, caches and buffers {_mib(host.used)}, outputs {_mib(server.outputs)}"
+    if server.most is None:
+        return f"the prompt cache has no limit (--cache-ram -1): {used} of {_mib(host.total)} are taken without it"
+    most = host.used + server.most
+    if most <= host.total:
+        return ""
+    return (
+        f"the host may run short by {_mib(most - host.total)} of {_mib(host.total)}: {used},"
+        f" context checkpoints up to {_mib(server.checkpoints)}, prompt cache up to {_mib(server.prompt_cache or 0)};"
+        " --cache-ram and --ctx-checkpoints take less"
+    )
+
+
+def _unified(estimate: Estimate) -> str:
+    """Where GPU and host share one memory, both count against it."""
+    total = estimate.host.total
+    if not estimate.unified or total is None or not estimate.devices:
+        return ""
+    used = sum(device.used for device in estimate.devices) + estimate.host.used
+    verb = "exceeds" if used > total else "fits"
+    return f"unified memory: GPUs and host together take {_mib(used)}, which {verb} its {_mib(total)}"
 
 
 def _mib(size: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from memplan.backends.devices import Rig
 from memplan.llama.flags import Flags
 from memplan.llama.refusals import Refusal
+from memplan.llama.server_memory import ServerMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,12 @@ class Estimate:
     """Splits of the prompt graph and of the generation graph."""
     disabled: tuple[str, ...] = ()
     """Fused operations that this release turns off by itself, in llama.cpp's words."""
+    unified: bool = False
+    """Whether the GPUs' memory is the host's."""
     without_ops: tuple[str, ...] = ()
     """Operations that the GPUs were made to refuse."""
+    server: ServerMemory = ServerMemory()
+    """What llama-server may come to keep in the host's memory beside ``host``."""
     pipeline_parallel: bool = False
     """Whether four copies of every split's inputs are kept."""
     approximate: str = ""
@@ -138,7 +143,10 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether llama.cpp starts and every buffer fits, the host's too if its memory is known."""
-        return self.refused is None and not self.short and (self.host.left is None or self.host.left >= 0)
+        if self.refused is not None or self.short:
+            return False
+        on_gpus = sum(device.used for device in self.devices) if self.unified else 0
+        return self.host.left is None or self.host.left >= on_gpus
 
 
 def device_uses(buffers: Mapping[str, BufferUse], rig: Rig) -> tuple[DeviceUse, ...]:

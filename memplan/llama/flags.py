@@ -68,6 +68,10 @@ class Flags:
     """``--no-host``."""
     repack: bool = True
     """False with ``--no-repack``: no repacked weights on the CPU."""
+    cache_ram: int = 8192
+    """``--cache-ram``, MiB that llama-server's prompt cache may take; 0: none, -1: no limit."""
+    ctx_checkpoints: int = 32
+    """``--ctx-checkpoints``, context checkpoints that llama-server keeps for a slot."""
     load_mode: str = "auto"
     """``-lm``, or its older spellings ``--mlock``, ``--no-mmap``, ``-dio``."""
     embeddings: bool = False
@@ -301,6 +305,8 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
         ("--no-host", "no_host", _constant(True)),
         ("--repack", "repack", _constant(True)),
         ("-nr --no-repack", "repack", _constant(False)),
+        ("-cram --cache-ram", "cache_ram", values.whole),
+        ("-ctxcp --ctx-checkpoints --swa-checkpoints", "ctx_checkpoints", values.whole),
         ("-lm --load-mode", "load_mode", values.load_mode),
         ("--mlock", "load_mode", _constant("mlock")),
         ("--mmap", "load_mode", _constant("mmap")),

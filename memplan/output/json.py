@@ -37,6 +37,12 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
             for device in estimate.devices
         ],
         "host": _uses(estimate.host),
+        "server": {
+            "outputs": estimate.server.outputs,
+            "checkpoint": estimate.server.checkpoint,
+            "checkpoints": estimate.server.checkpoints,
+            "prompt_cache": estimate.server.prompt_cache,
+        },
         "graph": {"nodes": list(estimate.nodes), "splits": list(estimate.splits)},
         "disabled": list(estimate.disabled),
         "pipeline_parallel": estimate.pipeline_parallel,

@@ -137,8 +137,19 @@ def _verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
 def _notes(estimate: Estimate) -> Iterator[str]:
     yield from estimate.notes
     if estimate.refused is None:
-        outside = [*(OUTSIDE if estimate.devices else OUTSIDE[1:]), *estimate.flags.not_included]
+        outside = [*(OUTSIDE if estimate.devices else OUTSIDE[1:]), *estimate.flags.not_included, *_server(estimate)]
         yield f"not included: {', '.join(outside)}"
+
+
+def _server(estimate: Estimate) -> Iterator[str]:
+    """What llama-server may come to keep on the host."""
+    server = estimate.server
+    if server.prompt_cache is None:
+        yield "a prompt cache without limit on the host (--cache-ram -1)"
+    elif server.prompt_cache:
+        yield f"a prompt cache of up to {mib(server.prompt_cache)} MiB on the host (--cache-ram)"
+    if server.checkpoints:
+        yield f"context checkpoints of up to {mib(server.checkpoints, up=True)} MiB there (--ctx-checkpoints)"
 
 
 def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[Text]:

@@ -10,8 +10,8 @@ from tests.estimates import MIB, REFUSAL, made_up
 def test_the_object_has_the_contracts_keys() -> None:
     answer = json.loads(render_json(made_up()))
     assert list(answer) == [
-        "model", "llama", "app", "n_ctx", "n_ctx_seq", "buffers", "devices", "host", "graph", "disabled",
-        "pipeline_parallel", "exact", "notes", "refused",
+        "model", "llama", "app", "n_ctx", "n_ctx_seq", "buffers", "devices", "host", "server", "graph",
+        "disabled", "pipeline_parallel", "exact", "notes", "refused",
     ]  # fmt: skip
     assert answer["buffers"]["CUDA0"] == {"model": 20111 * MIB, "context": 900 * MIB, "compute": 2184 * MIB}
     assert list(answer["devices"][0]) == [
