@@ -155,7 +155,6 @@ def plan_object(plan: Plan | NoPlan) -> dict[str, Any]:
             for share in plan.shares
         ],
         "token_ms": {"estimated": round(plan.token_ms, 2), "assumed": list(plan.assumed)} if plan.shares else None,
-        "nearest": [_change_object(change) for change in plan.nearest],
     }
 
 

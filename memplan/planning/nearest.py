@@ -5,13 +5,12 @@ Each is a whole plan of its own, proved by an exact estimate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from memplan.errors import FlagError, shown
 from memplan.llama.flags import Flags, arity, parse_flags, read_flags
-from memplan.llama.refusals import Refusal
 from memplan.planning.search import Candidate, Search, Setting
 from memplan.result import Estimate
 
@@ -102,26 +101,33 @@ class Prober:
         return Search(self.setting).question.model.hparams.n_ctx_train
 
 
-def nearest_changes(setting: Setting, refused: Refusal | None = None) -> tuple[tuple[Change, ...], int]:
-    """Changes that make a plan fit, the smallest first, and how many estimates that took.
+def nearest_changes(failed: Search, partial: bool = False) -> tuple[tuple[Change, ...], int]:
+    """Changes that make a plan fit where this search found none, the smallest first; and how many estimates they took.
 
-    With everything but experts on the GPUs if any change makes that fit, else with as many layers as can be.
-    ``refused``: why llama.cpp would not start, if that is what is wrong.
+    ``partial``: with whole layers on the host.
     """
-    probe = Prober(setting)
+    probe = Prober(failed.setting, partial)
     found: list[Change | None] = []
-    mends = _MENDS.get(refused.kind) if refused is not None else None
-    if mends is not None:
-        found = [probe.change(words, 0.5) for words in mends(probe.flags)]
-    elif refused is None:
-        for partial in (False, True):
-            probe.partial = partial
-            found = list(_smaller(probe)) if probe.fits(_smallest(probe.flags)) else []
-            if any(found):
-                break
-    found.append(_without_placement(setting, probe))
-    changes = sorted((change for change in found if change is not None), key=lambda change: -change.kept)
-    return tuple(changes), probe.estimates
+    if failed.refused is not None:
+        mends = _MENDS.get(failed.refused.kind)
+        found = [probe.change(words, 0.5) for words in mends(probe.flags)] if mends else []
+    elif not failed.host_is_short and probe.fits(_smallest(probe.flags)):
+        found = list(_smaller(probe))
+    found.append(_without_placement(failed.setting, probe))
+    return _in_order(found), probe.estimates
+
+
+def layers_on_host(setting: Setting) -> tuple[tuple[Change, ...], int]:
+    """The plan with as few whole layers as possible on the host, as a change; and how many estimates it took."""
+    probe = Prober(setting, partial=True)
+    found = probe.plan(())
+    if found is None:
+        return (), probe.estimates
+    return (Change(" ".join(found.args[:2]), found.args, found.estimate, 0.0),), probe.estimates
+
+
+def _in_order(found: Iterable[Change | None]) -> tuple[Change, ...]:
+    return tuple(sorted((change for change in found if change is not None), key=lambda change: -change.kept))
 
 
 def _smallest(flags: Flags) -> Words:

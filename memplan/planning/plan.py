@@ -12,7 +12,7 @@ from memplan.llama.refusals import Refusal
 from memplan.planning.cuts import Cutter
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
-from memplan.planning.nearest import Change, Prober, nearest_changes, reach_context, widen
+from memplan.planning.nearest import Change, layers_on_host, nearest_changes, widen
 from memplan.planning.search import Candidate, Search, Setting, leaves_margins
 from memplan.planning.speed import SPLIT_MS
 from memplan.result import Estimate
@@ -47,7 +47,6 @@ class Plan:
         shares: what each GPU in use holds, and last the host.
         token_ms: about how long a generated token takes, from bandwidths; ``assumed`` says which.
         notes: what was chosen and what it costs, a sentence each.
-        nearest: what would keep more on the GPUs, when something other than experts had to go to the host.
         estimates: how many were asked for.
     """
 
@@ -58,7 +57,6 @@ class Plan:
     token_ms: float = 0.0
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    nearest: tuple[Change, ...] = ()
     estimates: int = 0
 
 
@@ -97,16 +95,23 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
         found_on_host = search.estimate(())
         if leaves_margins(found_on_host, setting.margins):
             return Plan(fixed, chosen, found_on_host, notes=("no GPU is in use: there is nothing to place",))
-    if found is None or ledger is None:
-        changes, count = nearest_changes(setting, search.refused)
-        changes = tuple(replace(change, args=(*chosen, *change.args)) for change in changes)
-        return NoPlan(fixed, _why(search), changes, search.refused, estimates + count + search.estimates)
     nearest: tuple[Change, ...] = ()
-    if ledger.first is None and found.layout.first:
-        probe = Prober(setting)
-        change = reach_context(probe)
-        estimates += probe.estimates
-        nearest = () if change is None else (change,)
+    in_part = ledger is not None and ledger.first is None and ledger.fixed_homes is None and search.refused is None
+    if found is None and not search.host_is_short:
+        nearest, count = nearest_changes(search)
+        estimates += count
+        if in_part and nearest:
+            last, count = layers_on_host(setting)
+            nearest += last
+            estimates += count
+        elif in_part:  # no smaller setting would keep all attention on the GPUs: it is the weights that are too large
+            found = search.find(partial=True)
+            if found is None:
+                nearest, count = nearest_changes(search, partial=True)
+                estimates += count
+    if found is None or ledger is None:
+        changes = tuple(replace(change, args=(*chosen, *change.args)) for change in nearest)
+        return NoPlan(fixed, _why(search), changes, search.refused, estimates + search.estimates)
     shares = tuple(_shares(ledger, found.layout))
     return Plan(
         fixed=fixed,
@@ -115,8 +120,7 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
         shares=shares,
         token_ms=token_ms(search, ledger, found),
         assumed=setting.bandwidths.assumed,
-        notes=(*left_out, *_notes(search, ledger, found, shares, nearest)),
-        nearest=nearest,
+        notes=(*left_out, *_notes(search, ledger, found, shares)),
         estimates=estimates + search.estimates,
     )
 
@@ -173,16 +177,13 @@ def _why(search: Search) -> str:
     return f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
 
 
-def _notes(
-    search: Search, ledger: Ledger, found: Candidate, shares: Sequence[Share], nearest: Sequence[Change]
-) -> Iterator[str]:
+def _notes(search: Search, ledger: Ledger, found: Candidate, shares: Sequence[Share]) -> Iterator[str]:
     layout, estimate = found.layout, found.estimate
     total = sum(share.expert_bytes for share in shares)
     on_host = shares[-1]
     if layout.first:
-        yield (
-            f"the first {layout.first} layers are on the host, caches and all: their attention does not fit on the GPUs"
-            + (f"; {nearest[0].change} keeps all of them there" if nearest else "")
+        yield f"the first {layout.first} layers are on the host, caches and all" + (
+            ": the GPUs cannot hold the attention of every layer, whatever the context" if ledger.first is None else ""
         )
     if on_host.experts:
         touched = sorted({e.layer for layer in ledger.experts for e in layer if e.names[0] in layout.host})

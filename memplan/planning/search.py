@@ -78,13 +78,25 @@ class Candidate:
 
 def leaves_margins(found: Estimate, margins: Sequence[int]) -> bool:
     """Whether llama.cpp starts, the host's memory is enough, and every GPU in use keeps its margin."""
-    if found.refused is not None or (found.host.left is not None and found.host.left < 0):
+    return _fits_gpus(found, margins) and not _host_is_short(found)
+
+
+def _fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
+    if found.refused is not None:
         return False
     return all(d.used == 0 or d.left >= margin for d, margin in zip(found.devices, margins, strict=True))
 
 
+def _host_is_short(found: Estimate) -> bool:
+    return found.host.left is not None and found.host.left < 0
+
+
 class Search:
-    """One search; ``refused`` tells why llama.cpp would not start, when an estimate said so."""
+    """One search.
+
+    ``refused``: why llama.cpp would not start, when an estimate said so.  ``host_is_short``: whether what fits the GPUs
+    leaves more to the host than it can hold.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -94,6 +106,7 @@ class Search:
         model = load_model(setting.header, self.flags)
         self.question = Question(model, self.flags, setting.rig, release, setting.without_ops)
         self.refused: Refusal | None = None
+        self.host_is_short = False
         self.estimates = 0
         self._known: dict[tuple[str, ...], Estimate] = {}
         self._ledger: Ledger | None = None
@@ -147,20 +160,21 @@ class Search:
         ends = tuple(first + sum(0 <= home <= d for home in homes) for d in range(len(ledger.devices)))
         return Layout(first, ends)
 
-    def find(self, partial: bool = True, quick: bool = False) -> Candidate | None:
+    def find(self, partial: bool = False, quick: bool = False) -> Candidate | None:
         """The best placement that fits, or None.
 
-        First with everything but experts on the GPUs; else with experts on the host computed there for prompts too;
-        else, if ``partial``, with whole layers on the host.  ``quick``: any that fits will do.
+        With everything but experts on the GPUs - or, if ``partial``, with as few whole layers as possible on the host;
+        prompts' experts are computed on the host only if their copies fit no GPU.  ``quick``: any that fits will do.
         """
         ledger = self.ledger()
         if ledger is None or (self.refused is not None and self.refused.kind in SETTINGS):
             return None
-        for in_part in (False, True) if partial and ledger.first is None and ledger.fixed_homes is None else (False,):
-            for no_op_offload in (False, True) if self.flags.op_offload else (False,):
-                found = _Attempt(self, ledger, no_op_offload, in_part, quick).best()
-                if found is not None and (found.layout.first < ledger.n_items or ledger.first == ledger.n_items):
-                    return found
+        for no_op_offload in (False, True) if self.flags.op_offload else (False,):
+            found = _Attempt(self, ledger, no_op_offload, partial, quick).best()
+            if found is not None and (found.layout.first < ledger.n_items or ledger.first == ledger.n_items):
+                return found
+            if self.host_is_short:
+                break
         return None
 
 
@@ -183,6 +197,10 @@ class _Attempt:
 
     def best(self) -> Candidate | None:
         """The best that fits."""
+        if self.quick:
+            every = self.ledger.kinds
+            self._refine(Kinds(every, every), [0] * len(self.before))
+            return self.found
         default = replace(self.search.default_layout(self.ledger), no_op_offload=self.no_op_offload)
         start = self._ask(default)
         if start.refused is not None and start.refused.kind in SETTINGS:
@@ -192,7 +210,7 @@ class _Attempt:
             self._all_on_gpus(default, start, computes)
         if self.found is None:
             self._with_host(computes)
-            if self.found is not None and not self.quick:
+            if self.found is not None:
                 self._move(self.found)
         return self.found
 
@@ -204,7 +222,10 @@ class _Attempt:
 
     def _take(self, layout: Layout, found: Estimate) -> bool:
         """Keep a layout that leaves the margins, if it is better than what was found before."""
-        if not leaves_margins(found, self.search.setting.margins):
+        if not _fits_gpus(found, self.search.setting.margins):
+            return False
+        if _host_is_short(found):
+            self.search.host_is_short = True
             return False
         new = Candidate(layout, tuple(layout_args(layout, self.ledger)), found, self.cutter.price(layout))
         old = self.found
@@ -217,14 +238,12 @@ class _Attempt:
         none = Kinds(_NOTHING, _NOTHING)
         self._take(default, start)
         own = self.found
-        if own is not None and self.quick:
-            return
         self._refine(none, computes)
         if own is not None and self.found is not None and self.found.price > WORTH * own.price:
             self.found = own
         if self.found is None and start.pipeline_parallel:
             self._refine(none, [0] * len(computes), one_copy=True)
-        if self.found is not None and self.found is not own and not self.quick:
+        if self.found is not None and self.found is not own:
             self._balance(self.found, none)
 
     def _with_host(self, computes: Sequence[int]) -> None:
@@ -242,7 +261,7 @@ class _Attempt:
             if cut is not None:
                 bounds.append((cut.cost, number))
         for bound, number in sorted(bounds):
-            if self.found is not None and (self.quick or bound >= self.found.price):
+            if self.found is not None and bound >= self.found.price:
                 continue
             kinds = ways[number]
             guess = list(computes)
@@ -251,7 +270,7 @@ class _Attempt:
             if self.copies:
                 guess[0] = self._least_copy(kinds)
             self._refine(kinds, guess)
-        if self.copies and self.found is not None and not self.quick:
+        if self.copies and self.found is not None:
             self._turn(self.found, ways)
 
     def _turn(self, found: Candidate, ways: Sequence[Kinds]) -> None:

@@ -1,0 +1,91 @@
+"""Ledgers made up for tests, and settings of real models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from memplan.backends.devices import Gpu, Rig
+from memplan.gguf.header import Header
+from memplan.models.builtin import builtin_header
+from memplan.planning.ledger import Expert, Ledger
+from memplan.planning.search import Setting
+from memplan.planning.speed import Bandwidths, find_bandwidths
+from memplan.rig import parse_gpus
+
+MIB = 1 << 20
+KINDS = ("down", "gate", "up")
+PLANS = Path(__file__).parent.parent / "data" / "golden" / "plans.jsonl"
+
+
+@cache
+def header(name: str) -> Header:
+    """A built-in model by its golden name: flash-antirez-q2, pro-mxfp4, ..."""
+    size, _, recipe = name.partition("-")
+    return builtin_header(f"deepseek-v4-{size}:{recipe}")
+
+
+def setting(
+    flags: str = "-c 65536 -np 1",
+    gpus: Sequence[str] = ("2*RTX 3090",),
+    model: str = "flash-antirez-q2",
+    margin: int = 1024,
+    host: int | None = None,
+    **others: Any,
+) -> Setting:
+    """A question; ``margin`` and ``host`` in MiB."""
+    rig = Rig(parse_gpus(gpus).gpus, None if host is None else host * MIB)
+    margins = (margin * MIB,) * len(rig.gpus)
+    return Setting(header(model), tuple(flags.split()), rig, margins, find_bandwidths(rig.gpus), **others)
+
+
+def questions() -> list[dict[str, Any]]:
+    """The recorded placement questions, with the answer of llama.cpp's own --fit."""
+    return [json.loads(line) for line in PLANS.read_text().splitlines()]
+
+
+def asked(question: dict[str, Any]) -> Setting:
+    """A recorded question as a setting."""
+    gpus = []
+    for gpu in question["gpus"]:
+        major, minor = gpu["cc"].split(".")
+        gpus.append(Gpu(gpu["name"], gpu["total_mib"] * MIB, gpu["free_mib"] * MIB, (int(major), int(minor))))
+    rig = Rig(tuple(gpus))
+    margins = (question["margin_mib"] * MIB,) * len(gpus)
+    return Setting(
+        header(question["model"]), tuple(question["args"]), rig, margins, find_bandwidths(gpus), question["release"]
+    )
+
+
+def made_up(dense: Sequence[int], experts: Sequence[Sequence[int]], devices: int = 2) -> Ledger:
+    """A ledger whose item i takes ``dense[i]`` MiB, and its experts ``experts[i]`` MiB each."""
+    layers = []
+    for il, sizes in enumerate(experts):
+        named = zip(KINDS, sizes, strict=False)
+        layers.append(
+            tuple(Expert(il, kind, (f"blk.{il}.ffn_{kind}_exps.weight",), mib * MIB, mib * MIB) for kind, mib in named)
+        )
+    return Ledger(
+        devices=tuple(range(devices)),
+        names=tuple(f"CUDA{d}" for d in range(devices)),
+        n_items=len(dense),
+        dense=tuple(mib * MIB for mib in dense),
+        read=tuple(mib * MIB for mib in dense),
+        experts=tuple(layers),
+        pinned=(0,) * devices,
+        pinned_read={},
+        used_share=6 / 256,
+        fixed_homes=None,
+        first=None,
+        overridden=frozenset(),
+        all_names=tuple(name for layer in layers for e in layer for name in e.names),
+        on_device=frozenset(),
+    )
+
+
+def speeds(*gpus: float) -> Bandwidths:
+    """Bandwidths in GB/s, the host's 64."""
+    return Bandwidths(gpus, 64.0)

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from memplan.estimator import Question, ask, load_model
+from memplan.llama.flags import parse_flags
+from memplan.llama.placement import Placement, place
+from memplan.planning.plan import NoPlan, Plan, make_plan
+from memplan.planning.search import Search, Setting, leaves_margins
+from memplan.releases import V0_5_0
+from memplan.result import Estimate
+from tests.planning.rigs import MIB, asked, questions, setting
+
+QUESTIONS = questions()
+
+
+@cache
+def answer(number: int) -> Plan:
+    plan = make_plan(asked(QUESTIONS[number]))
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def fresh(of: Setting, args: tuple[str, ...], drop: tuple[str, ...] = ()) -> Estimate:
+    """The estimate of the user's flags and ``args``, read anew."""
+    assert not drop
+    return ask(of.header, parse_flags([*of.argv, *args], of.app), of.rig, of.llama, of.without_ops)[0]
+
+
+def placement(of: Setting, args: tuple[str, ...]) -> Placement:
+    flags = parse_flags([*of.argv, *args])
+    question = Question(load_model(of.header, flags), flags, of.rig, V0_5_0, ())
+    found = place(question.model.tensors.tensors, question.model.hparams.n_layer_all, flags, question.machine)
+    assert isinstance(found, Placement)
+    return found
+
+
+def gpu_weights(estimate: Estimate) -> int:
+    return sum(device.model for device in estimate.devices)
+
+
+@pytest.mark.parametrize("number", range(len(QUESTIONS)), ids=[q["id"] for q in QUESTIONS])
+def test_recorded_questions(number: int) -> None:
+    question, plan = QUESTIONS[number], answer(number)
+    of = asked(question)
+    check(of, plan)
+    if "gpu_model_bytes" in question["fit"]:
+        assert gpu_weights(plan.estimate) >= question["fit"]["gpu_model_bytes"]
+
+
+def test_more_weights_on_gpus_than_by_fit() -> None:
+    gains = [
+        gpu_weights(answer(i).estimate) / q["fit"]["gpu_model_bytes"]
+        for i, q in enumerate(QUESTIONS)
+        if "gpu_model_bytes" in q["fit"]
+    ]
+    assert sum(gains) / len(gains) > 1.02
+
+
+def check(of: Setting, plan: Plan) -> None:
+    """A plan's estimate is a fresh one's and leaves the margins; its flags place what it says; no weight is lost."""
+    estimate = fresh(of, plan.args)
+    assert (estimate.buffers, estimate.splits) == (plan.estimate.buffers, plan.estimate.splits)
+    assert leaves_margins(estimate, of.margins)
+    placed = placement(of, plan.args)
+    experts: dict[str, int] = {}
+    for name, buft in placed.tensors.items():
+        if "_exps." in name:
+            where = buft.name if buft.name in {d.name for d in placed.devices} else "host"
+            experts[where] = experts.get(where, 0) + 1
+    user = parse_flags(of.argv).overrides
+    if not user:
+        assert {share.device: share.experts for share in plan.shares if share.experts} == experts
+    for share in plan.shares[:-1]:
+        held = [il for il, device in enumerate(placed.layers) if device.name == share.device]
+        assert held == (list(range(*share.layers)) if share.layers else [])
+        assert share.output == (placed.output.name == share.device)
+    assert sum(placed.model.values()) == sum(use.model for use in estimate.buffers.values())
+    everywhere = placement(of, ("-ngl", "0"))
+    assert abs(sum(everywhere.model.values()) - sum(placed.model.values())) < MIB
+
+
+def case(flags: str, *gpus: str, **others: Any) -> Setting:
+    return setting(flags, gpus, **others)
+
+
+FITTING = {
+    "-ts that leaves room elsewhere": case("-c 65536 -np 1 -ts 1,3", "2*RTX 3090"),
+    "-ncmoe that is too small": case("-c 65536 -np 1 -ncmoe 3", "2*RTX 3090"),
+    "-cmoe kept": case("-c 65536 -np 1 -cmoe", "RTX 3090"),
+    "-ot kept": case(r"-c 65536 -np 1 -ot blk\.([0-5])\..*exps=CUDA1", "2*RTX 3090"),
+    "-ngl kept": case("-c 65536 -np 1 -ngl 20", "2*RTX 3090"),
+    "one GPU of two": case("-c 65536 -np 1 -sm none -mg 1", "2*RTX 3090"),
+    "GPUs in another order": case("-c 65536 -np 1 -dev CUDA1,CUDA0", "RTX 3060", "RTX 3090"),
+    "a first GPU that can hold nothing": case("-c 65536 -np 1", "RTX 3090::700", "2*RTX 3090"),
+    "a last GPU that can hold nothing": case("-c 65536 -np 1", "2*RTX 3090", "RTX 3090::700"),
+    "attention that does not all fit": case("-c 65536 -np 1", "RTX 3070"),
+    "copies of inputs that do not fit": case("-c 524288 -np 1 -ub 2048", "2*RTX A6000"),
+    "Pro on small cards": case("-c 65536 -np 1", "RTX 3090", "2*RTX 3060", model="pro-mxfp4"),
+    "unequal": case("-c 131072 -np 1 -ub 512", "RTX 5090", "RTX 3060", "RTX 4060 Ti", "P40", "RTX 3090"),
+    "four slots": case("-c 131072 -ub 1024", "2*RTX 3090"),
+    "an older release": case("-c 65536 -np 1", "2*RTX 3090", llama="v0.4.0"),
+    "caches on the host": case("-c 65536 -np 1 -nkvo", "RTX 3090"),
+}
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_plans_with_what_the_user_fixed(name: str) -> None:
+    of = FITTING[name]
+    plan = make_plan(of)
+    assert isinstance(plan, Plan)
+    check(of, plan)
+    given = {word for word in of.argv if word.startswith("-")}
+    assert not given & (set(plan.args) - {"-ot"})
+
+
+def test_fourteen_unequal_gpus() -> None:
+    cards = ["RTX 3090", "RTX 3060", "RTX 4060 Ti", "P40", "RTX 3070", "RTX 3060", "T4"] * 2
+    of = setting("-c 65536 -np 1 -ub 512", cards, "flash-mxfp4")
+    plan = make_plan(of)
+    assert isinstance(plan, Plan)
+    check(of, plan)
+
+
+def test_sixteen_gpus_are_one_too_many() -> None:
+    of = setting("-c 65536 -np 1", ["7*RTX 3060", "RTX 3070", "8*RTX 3060"])
+    plan = make_plan(of)
+    assert isinstance(plan, Plan)
+    assert plan.args[0] == "-dev"
+    assert "CUDA7" not in plan.args[1].split(",")
+    assert any("CUDA7 is left out" in note for note in plan.notes)
+    assert leaves_margins(fresh(of, plan.args), of.margins)
+
+
+def test_no_gpu() -> None:
+    plan = make_plan(setting("-c 65536 -np 1", ()))
+    assert isinstance(plan, Plan)
+    assert plan.args == ()
+
+
+def test_pipeline_parallelism_is_turned_off_where_its_copies_do_not_fit() -> None:
+    plan = make_plan(FITTING["copies of inputs that do not fit"])
+    assert isinstance(plan, Plan)
+    assert not plan.estimate.pipeline_parallel
+    assert plan.args[plan.args.index("-ot") + 1].startswith("output_norm=")
+
+
+def test_what_goes_where_is_told() -> None:
+    plan = make_plan(setting())
+    assert isinstance(plan, Plan)
+    text = " ".join(plan.notes)
+    assert "of experts are on GPUs" in text
+    assert "copied through CUDA0" in text
+    assert 10 < plan.token_ms < 100
+    assert any("DDR5" in assumed for assumed in plan.assumed)
+
+
+NOT_FITTING = {
+    "a context too large": case("-c 1048576 -np 8 -kvu -ub 512", "RTX 3090"),
+    "a ubatch too large": case("-c 262144 -np 1 -ub 8192 -b 8192", "RTX 3060"),
+    "what the user placed": case("-c 65536 -np 1 -ot exps=CUDA0", "2*RTX 3090"),
+    "cache types": case("-c 65536 -np 1 -ctk q8_0", "RTX 3090"),
+    "split rows": case("-c 65536 -np 1 -sm row", "2*RTX 3090"),
+}
+
+
+@cache
+def no_plan(name: str) -> NoPlan:
+    plan = make_plan(NOT_FITTING[name])
+    assert isinstance(plan, NoPlan)
+    return plan
+
+
+@pytest.mark.parametrize("name", NOT_FITTING)
+def test_the_nearest_changes_fit(name: str) -> None:
+    of, plan = NOT_FITTING[name], no_plan(name)
+    assert plan.why
+    assert plan.nearest
+    for change in plan.nearest:
+        if not change.drop:
+            assert leaves_margins(fresh(of, change.args), of.margins), change.change
+
+
+def test_the_nearest_context_is_the_largest() -> None:
+    of, plan = NOT_FITTING["a context too large"], no_plan("a context too large")
+    change = next(change for change in plan.nearest if change.args[0] == "-c")
+    larger = replace(of, argv=(*of.argv, "-c", str(int(change.args[1]) + 1024)))
+    assert Search(larger).find() is None
+    assert plan.nearest[-1].args[0] == "-ngl"
+
+
+def test_a_host_that_is_too_small() -> None:
+    plan = make_plan(setting("-c 65536 -np 1", ["RTX 3090"], host=32768))
+    assert isinstance(plan, NoPlan)
+    assert "the host is" in plan.why
+
+
+@pytest.mark.parametrize("name", ["c", "ub", "np", "cache"])
+def test_settings_that_may_be_chosen_cost_no_expert_its_place(name: str) -> None:
+    of = setting("-c 16384 -np 1 -ub 512 -ctk q8_0 -ctv q8_0", ["RTX PRO 6000"])
+    plan, base = make_plan(of, [name]), make_plan(of)
+    assert isinstance(plan, Plan)
+    assert isinstance(base, Plan)
+    assert gpu_weights(plan.estimate) >= gpu_weights(base.estimate)
+    flag = {"c": "-c", "ub": "-ub", "np": "-np", "cache": "-ctk"}[name]
+    assert plan.args[0] == flag
+    assert leaves_margins(fresh(of, plan.args), of.margins)
+
+
+def test_settings_that_may_be_chosen_are_lowered_where_they_must_be() -> None:
+    of = NOT_FITTING["a context too large"]
+    plan = make_plan(of, ["c"])
+    assert isinstance(plan, Plan)
+    assert plan.args[0] == "-c"
+    assert leaves_margins(fresh(of, plan.args), of.margins)
