@@ -25,15 +25,12 @@ from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams, load_hparams
 from memplan.llama.kv_cache import Memory, create_memory
 from memplan.llama.model_tensors import ModelTensors, load_tensors
-from memplan.llama.placement import Device, Machine, Placement, place, unused_override
+from memplan.llama.placement import Device, Machine, Placement, place, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.models.registry import ArchitectureModel, architecture
 from memplan.notes import settings_notes
 from memplan.releases import Release, find_release
 from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
-
-MAX_BACKENDS = 16
-"""GGML_SCHED_MAX_BACKENDS: GPUs and the CPU together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +132,12 @@ class Question:
         placement = place(model.tensors.tensors, hp.n_layer_all, flags, self.machine)
         if isinstance(placement, Refusal):
             return self._refusal(placement)
-        refusal = checks.check_context(hp, flags)
-        if refusal is None and len(placement.devices) >= MAX_BACKENDS:
-            refusal = Refusal(
-                OTHER, ABORT, "GGML_ASSERT(n_backends <= GGML_SCHED_MAX_BACKENDS) failed", "use at most 15 GPUs"
-            )
+        refusal = checks.check_context(hp, flags) or too_many_devices(placement)
         if refusal is not None:
             return self._refusal(refusal)
         params = ContextParams.of(flags, hp)
         memory = create_memory(hp, flags, params, placement)
-        refusal = checks.check_graph(hp, memory) or unused_override(placement, self.machine)
+        refusal = checks.check_graph(hp, memory)
         if refusal is not None:
             return self._refusal(refusal)
         context = self._context(params, placement, memory)
@@ -274,7 +267,10 @@ _ABORTS: Mapping[str, tuple[str, str]] = {
         OTHER,
         "keep the caches on the host (-nkvo), or use a build whose GPUs compute this op",
     ),
-    "pre-allocated tensor": ("override-to-unused-device", "put the tensor on a device that computes its op"),
+    "pre-allocated tensor": (
+        "override-to-unused-device",
+        "name a GPU that is in use and computes the tensor's op in -ot, or use all GPUs (-sm layer)",
+    ),
     "tensor->nb[0] == ggml_element_size(tensor)": (
         "permuted-quantized-tensor",
         "take an unquantised cache type (-ctk f16 -ctv f16)",

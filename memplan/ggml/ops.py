@@ -84,7 +84,8 @@ def reshape(a: Tensor, *dims: int) -> Tensor:
     if not a.is_contiguous:
         _fail("reshape", "the source has gaps")
     if ne[0] * ne[1] * ne[2] * ne[3] != a.nelements:
-        _fail("reshape", "the number of elements changes")
+        product = "*".join(f"ne{i}" for i in range(len(dims)))
+        raise GGMLAssertError(f"GGML_ASSERT(ggml_nelements(a) == {product}) failed")
     return _view_of(a, "RESHAPE", ne, packed_strides(a.type, ne), [a], suffix="reshaped")
 
 

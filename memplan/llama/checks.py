@@ -69,7 +69,7 @@ _CONVERT = "convert the model again: its shapes are not DeepSeek-V4's"
 
 
 def check_load(hp: HParams) -> Refusal | None:
-    """Why llama.cpp dies of this model's hyper-parameters while it loads them (``load_hparams``); None if it does not."""
+    """Why llama.cpp dies of these hyper-parameters while it loads them (``load_hparams``); None if it does not."""
     if hp.n_expert_used > hp.n_expert:
         return _died("n_expert_used_max <= hparams.n_expert")
     return None

@@ -258,7 +258,7 @@ def load_hparams(header: Header, kv_overrides: Iterable[tuple[str, int | float |
     groups = k.u32("expert_group_count", 0)
     group_used = k.u32("expert_group_used_count", 0)
     _check(0 < n_expert <= MAX_EXPERTS, f"expert_count is {n_expert}; llama.cpp takes 1 to {MAX_EXPERTS} here")
-    _check(0 < used, f"expert_used_count is {used} of {n_expert} experts")
+    _check(used > 0, f"expert_used_count is {used} of {n_expert} experts")
     _check(groups < n_expert, f"expert_group_count is {groups} for {n_expert} experts")
     if groups > 1:
         _check(n_expert % groups == 0, f"{n_expert} experts do not divide into {groups} groups")

@@ -271,8 +271,6 @@ def _model_bytes(tensors: Sequence[ModelTensor], placed: Sequence[BufferType]) -
 MAX_BACKENDS = 16
 """GGML_SCHED_MAX_BACKENDS: devices that one scheduler takes, the CPU counted."""
 
-_GRAPH_ORDER = {"ffn_down_exps": 0, "ffn_gate_exps": 1, "ffn_up_exps": 2}
-
 
 def too_many_devices(placement: Placement) -> Refusal | None:
     """The abort of a scheduler that gets more devices than it has room for (``ggml_backend_sched_new``)."""
@@ -280,28 +278,3 @@ def too_many_devices(placement: Placement) -> Refusal | None:
         return None
     said = "GGML_ASSERT(n_backends <= GGML_SCHED_MAX_BACKENDS) failed"
     return Refusal(OTHER, ABORT, said, f"use at most {MAX_BACKENDS - 1} GPUs: -dev, or -sm none")
-
-
-def unused_override(placement: Placement, machine: Machine) -> Refusal | None:
-    """The abort of a graph with weights on a GPU that is not in use (``ggml_backend_sched_backend_id_from_cur``).
-
-    An override names any GPU of the machine, also one that ``-sm none`` or ``-dev`` leaves out. llama.cpp's words name
-    the tensor that the graph comes to first: exact where routed experts are meant, the lowest layer's otherwise.
-    """
-    unused = {d.buft for d in machine.gpus} - {d.buft for d in placement.devices}
-    lost = [name for name, buft in placement.tensors.items() if buft in unused]
-    if not lost:
-        return None
-
-    def order(name: str) -> tuple[int, int]:
-        parts = name.split(".")
-        layer = int(parts[1]) if parts[0] == "blk" else -1
-        return layer, _GRAPH_ORDER.get(parts[2], -1) if parts[0] == "blk" else -1
-
-    first = min(lost, key=order)
-    return Refusal(
-        "override-to-unused-device",
-        ABORT,
-        f"pre-allocated tensor ({first}) in a buffer ({placement.tensors[first].name}) that cannot run the operation",
-        "name a GPU that is in use in -ot, or use all GPUs (-sm layer)",
-    )

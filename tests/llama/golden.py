@@ -18,7 +18,7 @@ from memplan.llama.flags import parse_flags
 from memplan.llama.hparams import HParams, load_hparams
 from memplan.llama.kv_cache import Memory, create_memory
 from memplan.llama.model_tensors import ModelTensors, load_tensors
-from memplan.llama.placement import Device, Machine, Placement, place, too_many_devices, unused_override
+from memplan.llama.placement import Device, Machine, Placement, place, too_many_devices
 from memplan.llama.refusals import Refusal
 from memplan.models.builtin import builtin_header
 from memplan.releases import V0_4_0, V0_5_0
@@ -72,7 +72,7 @@ def replay(case: Case) -> Refusal | tuple[Placement, ContextParams, Memory]:
     placement = place(tensors.tensors, hp.n_layer_all, flags, where)
     if isinstance(placement, Refusal):
         return placement
-    refusal = check_context(hp, flags) or too_many_devices(placement) or unused_override(placement, where)
+    refusal = check_context(hp, flags) or too_many_devices(placement)
     if refusal:
         return refusal
     params = ContextParams.of(flags, hp)

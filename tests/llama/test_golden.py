@@ -5,7 +5,12 @@ import pytest
 from memplan.llama.refusals import Refusal
 from tests.llama.golden import Case, cases, replay
 
-CASES = [c for name in ("ladder", "random", "placement") for c in cases(name)]
+IN_THE_GRAPH = "override-to-unused-device"
+"""The refusal that only the graph comes to; ``tests/test_golden.py`` has it."""
+
+CASES = [
+    c for name in ("ladder", "random", "placement") for c in cases(name) if c["truth"].get("error") != IN_THE_GRAPH
+]
 
 
 def column(case: Case, name: str) -> dict[str, int]:
@@ -31,4 +36,4 @@ def test_weights_and_caches_lie_where_llama_cpp_puts_them(case: Case) -> None:
 
 def test_the_golden_cases_hold_every_kind_of_refusal_that_is_decided_here() -> None:
     kinds = {c["truth"].get("error") for c in CASES}
-    assert {"k-v-types-differ", "quantized-v-needs-flash-attention", "override-to-unused-device", "other"} <= kinds
+    assert {"k-v-types-differ", "quantized-v-needs-flash-attention", "other"} <= kinds

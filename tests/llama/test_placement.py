@@ -17,7 +17,6 @@ from memplan.llama.placement import (
     select_devices,
     split_points,
     too_many_devices,
-    unused_override,
 )
 from memplan.llama.refusals import Refusal
 from tests.llama.golden import MIB, card, machine, model
@@ -152,14 +151,6 @@ def test_the_first_pattern_that_is_found_holds() -> None:
 )
 def test_pipeline_parallelism(flags: Flags, parallel: bool) -> None:
     assert placed(flags).pipeline_parallel == parallel
-
-
-def test_an_override_to_a_gpu_that_is_not_in_use() -> None:
-    flags = Flags(split_mode="none", overrides=((r"blk\.[34].*_exps", "CUDA1"),))
-    refusal = unused_override(placed(flags), THREE)
-    assert refusal is not None
-    assert "(blk.3.ffn_down_exps.weight) in a buffer (CUDA1)" in refusal.said
-    assert unused_override(placed(replace(flags, main_gpu=1)), THREE) is None
 
 
 @pytest.mark.parametrize(("n", "refused"), [(15, False), (16, True)])
