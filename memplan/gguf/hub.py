@@ -136,7 +136,10 @@ def next_page(location: Location, headers: Mapping[str, str]) -> str:
     match = re.search(r'<([^<>\s]+)>\s*;\s*rel="?next"?', headers.get("Link") or "")
     if not match:
         return ""
-    old, new = urlsplit(location.listing), urlsplit(match[1])
+    try:
+        old, new = urlsplit(location.listing), urlsplit(match[1])
+    except ValueError:
+        return ""
     return match[1] if (old.scheme, old.netloc) == (new.scheme, new.netloc) else ""
 
 
