@@ -12,10 +12,10 @@ from itertools import groupby
 from math import prod
 
 from memplan.errors import FlagError
-from memplan.output.words import card_name, printable
+from memplan.output.words import card_name, printable, tokens_label
 from memplan.result import DeviceUse, Estimate, HostUse
 from memplan.sweeping.axes import Axis, Value
-from memplan.sweeping.crossing import HOST, crossing
+from memplan.sweeping.crossing import HOST, Crossing, crossing
 from memplan.sweeping.largest import CONTEXT_STEP
 from memplan.sweeping.sweep import Sweep, Sweeper, SweepPoint
 
@@ -53,7 +53,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last value that fits: at ``x``, on the level ``y`` of a capacity; of one line, or None for the stack."""
+    """The last or first value that fits: at ``x``, on the level ``y`` of a capacity; ``line``: None for the stack."""
 
     x: int
     y: int
@@ -147,7 +147,7 @@ class _Maker:
         self.estimates = [point.estimate for point in sweep.points]
         self.step = CONTEXT_STEP if self.axis.is_context else 1
         self.notes: list[str] = []
-        self.ends: dict[tuple[tuple[Value, ...], str], int | None] = {}
+        self.ends: dict[tuple[tuple[Value, ...], str], Crossing | None] = {}
         for key in keys:
             for device in self.devices(self.sweeper.along(at, key).values()):
                 self.ends[key, device] = crossing(self.xs, partial(self.ask, key), device, self.step)
@@ -196,8 +196,13 @@ class _Maker:
             return "does not start"
         if not any(e.fits for e in asked.values()):
             return "does not fit"
-        ends = [x for (of, _), x in self.ends.items() if of == key and x is not None]
-        return f"fits to {min(ends):,}" if ends and self.ask(key, min(ends)).fits else "fits in part"
+        ends = [end for (of, _), end in self.ends.items() if of == key and end is not None]
+        if not ends:
+            return "fits in part"
+        # where one device needs more and another less, neither end says it all
+        end = min(ends, key=lambda end: end.x) if ends[0].rising else max(ends, key=lambda end: end.x)
+        alike = len({end.rising for end in ends}) == 1
+        return end.words if alike and self.ask(key, end.x).fits else "fits in part"
 
     def _least_left(self, device: str) -> int:
         left = [free - use.used for free, use in (_room(e, device) for e in self.estimates) if use and free is not None]
@@ -214,7 +219,7 @@ class _Maker:
             own = self._capacity(along.values(), device, line)
             end = self.ends.get((key, device))
             if own and end is not None:
-                marks.append(Mark(end, own[0].bytes, f"fits to {end:,}", line))
+                marks.append(Mark(end.x, own[0].bytes, end.words, line))
             capacities += own
             xs = tuple(along)
             if self.kind == LINES:
@@ -237,7 +242,7 @@ class _Maker:
         free, use = _room(self.ask(self.keys[0], x), device)
         if use is None or free is None:
             return ""
-        at = f"at {x:,}" + (" tokens" if self.axis.is_context else "")
+        at = f"at {tokens_label(x)}" if self.axis.is_context else f"at {x:,}"
         return f"{_gib(free - use.used)} left {at}" if free >= use.used else f"{_gib(use.used - free)} short {at}"
 
     def _capacity(self, estimates: Iterable[Estimate], device: str, line: int | None) -> list[Capacity]:

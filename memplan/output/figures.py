@@ -100,14 +100,25 @@ def title_lines(title: str) -> list[str]:
 def headings(figure: Any, title: list[str], subtitle: list[str], theme: Theme) -> None:
     """Write title and subtitle at the top: 0.25 and 0.17 inches a line."""
     height = figure.get_figheight()
-    size = 13 * min(1, 72 / max(map(len, title)))
     y = 0.12
+    written = []
     for line in title:
-        figure.text(0.02, 1 - y / height, line, color=theme.text, fontsize=size, fontweight="bold", va="top")
+        text = figure.text(0.02, 1 - y / height, line, color=theme.text, fontsize=13, fontweight="bold", va="top")
+        written.append(text)
         y += 0.25
+    size = min(shrunk(text, 0.96 * figure.bbox.width) for text in written)
+    for text in written:
+        text.set_fontsize(size)
     for line in subtitle:
-        figure.text(0.02, 1 - (y + 0.02) / height, line, color=theme.muted, fontsize=8.5, va="top")
+        text = figure.text(0.02, 1 - (y + 0.02) / height, line, color=theme.muted, fontsize=8.5, va="top")
+        text.set_fontsize(shrunk(text, 0.96 * figure.bbox.width))
         y += 0.17
+
+
+def shrunk(text: Any, width: float) -> float:
+    """The size with which ``text`` is at most ``width`` dots wide."""
+    size = float(text.get_fontsize())
+    return size * min(1.0, width / max(1.0, float(text.get_window_extent().width)))
 
 
 def dress(axes: Any, theme: Theme) -> None:
@@ -148,14 +159,6 @@ def size_label(size: int) -> str:
     if size >= 1 << 30:
         return f"{size / (1 << 30):.2f}".rstrip("0").rstrip(".") + " GiB"
     return f"{size / (1 << 20):g} MiB"
-
-
-def tokens_label(tokens: int) -> str:
-    """A number of tokens as a tick says it: 128K for 131072, 1M for 1048576."""
-    for unit, size in (("M", 1 << 20), ("K", 1 << 10)):
-        if tokens >= size and tokens % size == 0:
-            return f"{tokens // size}{unit}"
-    return f"{tokens:,}"
 
 
 def write_figure(path: str, figure: Figure) -> None:

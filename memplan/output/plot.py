@@ -19,10 +19,11 @@ from memplan.output.figures import (
     halo,
     headings,
     new_figure,
+    shrunk,
     size_label,
     title_lines,
-    tokens_label,
 )
+from memplan.output.words import tokens_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,18 +62,28 @@ def chart_figure(chart: Chart, *, dark: bool = False, log_x: bool = True, log_y:
     keys = -(-len(chart.verdicts) // 3) if lines and columns > 1 else 0
     above = 0.14 + 0.25 * len(title) + 0.17 * len(subtitle) + 0.19 * keys + 0.36
     below = 0.62 + 0.14 * len(chart.notes)
-    height = max(HEIGHT, above + below + 2.2 * rows + 0.5 * (rows - 1))
+    gap = 0.66
+    height = max(HEIGHT, above + below + 2.2 * rows + gap * (rows - 1))
+    panel_height = (height - above - below - gap * (rows - 1)) / rows
     figure = new_figure(WIDTH, height, theme)
     headings(figure, title, subtitle, theme)
     right = 0.79 if lines and columns == 1 else 0.975
-    scale = _Scale(log_x and min(chart.xs) > 0, log_y, columns)
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=_alike(chart.panels))
+    low_x, high_x = min(chart.xs), max(chart.xs)
+    levels = [_levels(panel, log_y) for panel in chart.panels]
+    alike = _alike(chart.panels)
+    if alike:
+        levels = [(min(low for low, _ in levels), max(high for _, high in levels))] * count
+    # what does not even triple is better seen in equal steps
+    scale = _Scale(log_x and low_x > 0 and high_x >= 3 * low_x, log_y, columns)
+    grid = figure.subplots(rows, columns, squeeze=False)
     figure.subplots_adjust(
-        left=0.085, right=right, top=1 - above / height, bottom=below / height, wspace=0.16, hspace=0.5
+        left=0.085, right=right, top=1 - above / height, bottom=below / height, wspace=0.2, hspace=gap / panel_height
     )
     for i, axes in enumerate(grid.flat):
         if i < count:
-            _draw(axes, chart, chart.panels[i], theme, scale)
+            _draw(axes, chart, chart.panels[i], levels[i], theme, scale)
+            if alike and i % columns:
+                axes.tick_params(labelleft=False)
         else:
             axes.set_axis_off()
     x_label = (below - 0.50) / height
@@ -81,27 +92,28 @@ def chart_figure(chart: Chart, *, dark: bool = False, log_x: bool = True, log_y:
     if keys:
         _line_key(figure, chart, theme, key_top)
     elif not lines:
-        _band_key(figure, theme, 1 - (above - 0.13) / height, right)
+        _band_key(figure, theme, 1 - (above - 0.47) / height, right)
     for k, note in enumerate(reversed(chart.notes)):
         figure.text(0.02, (0.05 + 0.14 * k) / height, note, color=theme.muted, fontsize=7, ha="left", va="bottom")
     return figure
 
 
 def _alike(panels: Sequence[Panel]) -> bool:
-    """Whether panels can share a scale: all capacities within a factor of two."""
+    """Whether panels can have the same scale: all capacities within a factor of two."""
     levels = [capacity.bytes for panel in panels for capacity in panel.capacities]
     return bool(levels) and max(levels) <= 2 * min(levels)
 
 
-def _draw(axes: Any, chart: Chart, panel: Panel, theme: Theme, scale: _Scale) -> None:
+def _draw(axes: Any, chart: Chart, panel: Panel, levels: tuple[int, int], theme: Theme, scale: _Scale) -> None:
     dress(axes, theme)
     title = f"{panel.title}:  {panel.verdict}" if panel.verdict else panel.title
-    axes.set_title(title, color=theme.text, fontsize=9, loc="left", pad=6)
+    text = axes.set_title(title, color=theme.text, fontsize=9, loc="left", pad=6)
+    text.set_fontsize(max(6.5, shrunk(text, 1.04 * axes.bbox.width)))
     if scale.log_x:
         axes.set_xscale("log", base=2)
     if scale.log_y:
         axes.set_yscale("log", base=2)
-    low, high = _levels(panel, scale.log_y)
+    low, high = levels
     axes.set_xlim(min(chart.xs), max(chart.xs))
     axes.set_ylim(low, high)
     _x_ticks(axes, chart, scale)
@@ -143,14 +155,18 @@ def _levels(panel: Panel, log_y: bool) -> tuple[int, int]:
 
 def _x_ticks(axes: Any, chart: Chart, scale: _Scale) -> None:
     low, high = min(chart.xs), max(chart.xs)
-    ticks = list(chart.xs)
-    if scale.log_x:
-        powers = [1 << e for e in range((low - 1).bit_length(), high.bit_length())]
-        ticks = powers if len(powers) > 1 else ticks
+    most = max(12 // scale.columns, 3)
+    powers = [1 << e for e in range(max(0, (low - 1).bit_length()), high.bit_length())]
+    if scale.log_x and len(powers) > 1:
+        ticks = powers
     elif chart.x_is_context:
         step = 1 << max(0, (high // 8).bit_length())
         ticks = list(range(-(-low // step) * step, high + 1, step))
-    while len(ticks) > max(12 // scale.columns, 3):
+    else:
+        steps = (size * 10**e for e in range(10) for size in (1, 2, 5))
+        step = next(step for step in steps if (high - low) // step < most)
+        ticks = list(range(-(-low // step) * step, high + 1, step))
+    while len(ticks) > most:
         ticks = ticks[len(ticks) % 2 == 0 :: 2]
     label = tokens_label if chart.x_is_context else str
     axes.set_xticks(ticks, [label(tick) for tick in ticks])
@@ -217,9 +233,12 @@ def _marks(axes: Any, panel: Panel, theme: Theme) -> None:
             markeredgewidth=1.0, label="_mark", zorder=5, clip_on=False,
         )  # fmt: skip
         if panel.kind == STACK or len(panel.marks) == 1:
-            left = axes.transAxes.inverted().transform(axes.transData.transform((mark.x, mark.y)))[0] > 0.45
+            left = (
+                not mark.label.startswith("fits from")
+                and axes.transAxes.inverted().transform(axes.transData.transform((mark.x, mark.y)))[0] > 0.45
+            )
             axes.annotate(
-                mark.label, (mark.x, mark.y), xytext=(-5 if left else 5, 4 if left else -12),
+                mark.label, (mark.x, mark.y), xytext=(-5 if left else 6, 4),
                 textcoords="offset points", color=theme.text, fontsize=9, fontweight="bold",
                 ha="right" if left else "left", va="bottom", bbox=halo(theme), zorder=6,
             )  # fmt: skip
@@ -275,6 +294,6 @@ def _band_key(figure: Any, theme: Theme, y: float, right: float) -> None:
 
     handles = [Patch(color=colour, label=band) for band, colour in zip(BANDS, theme.bands, strict=True)]
     figure.legend(
-        handles=handles, loc="center right", bbox_to_anchor=(right + 0.01, y + 0.075), fontsize=8, frameon=False,
+        handles=handles, loc="center right", bbox_to_anchor=(right + 0.01, y), fontsize=8, frameon=False,
         ncols=3, labelcolor=theme.text, handlelength=1.0, handleheight=0.9, columnspacing=1.2, borderpad=0.2,
     )  # fmt: skip

@@ -9,8 +9,7 @@ from itertools import pairwise
 from rich.text import Text
 
 from memplan.output.chart import LINES, TIMES, Chart, Panel
-from memplan.output.figures import tokens_label
-from memplan.output.words import to_text
+from memplan.output.words import to_text, tokens_label
 
 _BANDS = (("█", "#", "blue"), ("▓", "=", "cyan"), ("▒", "+", "yellow"))
 _LINES = (

@@ -65,3 +65,11 @@ def mib(size: int | None, *, up: bool = False) -> str:
     if size is None:
         return ""
     return f"{-(-size // MIB) if up else size // MIB if size < 0 else (size + MIB // 2) // MIB:,}"
+
+
+def tokens_label(tokens: int) -> str:
+    """A number of tokens as a tick says it: 128K for 131072, 1M for 1048576."""
+    for unit, size in (("M", 1 << 20), ("K", 1 << 10)):
+        if tokens >= size and tokens % size == 0:
+            return f"{tokens // size}{unit}"
+    return f"{tokens:,}"

@@ -1,8 +1,9 @@
-"""Where along an axis a device becomes too small: the last value that still fits on it."""
+"""Where along an axis a device becomes too small, or large enough: the last or the first value that fits on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from memplan.result import Estimate
 from memplan.sweeping.largest import CONTEXT_STEP
@@ -22,16 +23,51 @@ def left_on(estimate: Estimate, device: str) -> int | None:
     return next((d.left for d in estimate.devices if d.name == device), None)
 
 
-def crossing(xs: Sequence[int], ask: Callable[[int], Estimate], device: str, step: int = CONTEXT_STEP) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Where a device begins or ceases to be large enough: the last value that fits, or the first (``rising`` False)."""
+
+    x: int
+    rising: bool = True
+
+    @property
+    def words(self) -> str:
+        """Fits to, or fits from."""
+        return f"fits {'to' if self.rising else 'from'} {self.x:,}"
+
+
+def crossing(
+    xs: Sequence[int], ask: Callable[[int], Estimate], device: str, step: int = CONTEXT_STEP
+) -> Crossing | None:
     """The largest value, in steps of ``step``, that fits on ``device`` when larger ones need more than it has.
 
-    None when nothing fits, when the largest does, or when llama.cpp refuses what comes next. ``xs``: values that were
-    asked already, rising. Needs rise nearly in proportion, so the place is guessed from both ends of the interval and
-    soon found.
+    Where less is needed as the value rises, the smallest value that fits with all larger ones. None when all fits,
+    nothing does, or llama.cpp refuses what comes next. ``xs``: values that were asked already, rising. Needs change
+    nearly in proportion, so the place is guessed from both ends of the interval and soon found.
     """
     left = [left_on(ask(x), device) for x in xs]
-    at = next((i for i in range(len(xs) - 1, -1, -1) if _fits(left[i])), len(xs))
-    if at >= len(xs) - 1 or left[at + 1] is None:
+    if not left or not any(map(_fits, left)) or all(map(_fits, left)):
+        return None
+    if not _fits(left[-1]):
+        x = _last(xs, left, ask, device, step)
+        return None if x is None else Crossing(x)
+    mirrored = [-x for x in reversed(xs)]
+    x = _last(mirrored, left[::-1], lambda y: ask(-y), device, step, first=True)
+    return None if x is None else Crossing(-x, rising=False)
+
+
+def _last(
+    xs: Sequence[int],
+    left: Sequence[int | None],
+    ask: Callable[[int], Estimate],
+    device: str,
+    step: int,
+    first: bool = False,
+) -> int | None:
+    """The last value that fits; the values before it may not, or with ``first`` all do."""
+    fitting = [i for i, amount in enumerate(left) if _fits(amount)]
+    at = next(i for i in range(len(left)) if not _fits(left[i + 1])) if first else fitting[-1]
+    if left[at + 1] is None:
         return None
     low, high = xs[at], xs[at + 1]
     low_left, high_left = left[at], left[at + 1]

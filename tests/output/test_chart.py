@@ -33,8 +33,8 @@ def test_one_axis_is_a_stack_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
             assert last in xs
         else:
             assert not panel.marks
-    assert chart.panels[0].verdict == "1.0 GiB left at 1,048,576 tokens"
-    assert chart.panels[1].verdict == "15.0 GiB short at 1,048,576 tokens"
+    assert chart.panels[0].verdict == "1.0 GiB left at 1M"
+    assert chart.panels[1].verdict == "15.0 GiB short at 1M"
     assert chart.verdicts == (f"fits to {chart.panels[1].marks[0].x:,}",)
 
 
@@ -119,3 +119,12 @@ def test_what_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
         make_chart(*swept(monkeypatch, ["ctx=4096"]), "ctx")
     with pytest.raises(FlagError, match="16 at most"):
         make_chart(*swept(monkeypatch, ["np=1:20:1", "ctx=4096,8192"]), "ctx")
+
+
+def test_what_needs_less_as_it_rises_is_marked_where_it_begins_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def need(device: int, n_ctx: int, slots: int) -> int:
+        return (100 - slots) * GIB
+
+    chart = make_chart(*swept(monkeypatch, ["np=20,40,60,80,99"], need, flags="-c 4096"), "np")
+    assert [(mark.x, mark.label) for mark in chart.panels[0].marks] == [(83, "fits from 83")]
+    assert chart.verdicts == ("fits from 83",)

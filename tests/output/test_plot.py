@@ -20,10 +20,10 @@ from memplan.output.figures import (
     gib_ticks,
     new_figure,
     size_label,
-    tokens_label,
     write_figure,
 )
 from memplan.output.plot import chart_figure, fine
+from memplan.output.words import tokens_label
 from tests.output.pictures import FREE, GIB, swept
 
 
