@@ -67,5 +67,5 @@ def _listed(name: str) -> Callable[[], None]:
 
 for _name, _help in DIRECT.items():
     app.command(name=_name, help=_help, add_help_option=False)(_listed(_name))
-app.command()(models)
-app.command()(releases)
+app.command(epilog="Examples: memplan models; memplan models --json")(models)
+app.command(epilog="Examples: memplan releases; memplan releases --json")(releases)

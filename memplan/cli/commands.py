@@ -16,5 +16,6 @@ DIRECT: Final[Mapping[str, str]] = {
     "verify": "llama.cpp's own numbers beside memplan's.",
     "devices": "This machine's GPUs and memory, and a rig file of them.",
     "header": "A model's header as a file of its own.",
+    "completion": "What completes memplan's command lines in a shell.",
 }
 """Name and what it is for, in the order of ``memplan --help``."""

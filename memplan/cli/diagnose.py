@@ -40,7 +40,6 @@ Options:
 
 Examples:
   memplan diagnose examples/unfused.log
-  memplan diagnose examples/unfused.log --json
   llama-server -m model.gguf -v 2>&1 | tee log.txt; memplan diagnose log.txt
   memplan diagnose log.txt -m deepseek-v4-flash -ncmoe 36 --gpu "2*RTX 3090"
 

@@ -31,6 +31,10 @@ Options:
   --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
   are those of memplan estimate.
 
+Examples:
+  memplan explain deepseek-v4-flash --gpu "RTX PRO 6000" -c 8192 -np 1
+  memplan explain deepseek-v4-flash --no-gpu -c 4096 -np 1 --device CPU --top 3
+
 Exit status: 0 answered, 2 bad input (one line says what).
 """
 

@@ -39,6 +39,9 @@ Options:
   --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
   are those of memplan estimate; a flag that is varied is replaced.
 
+Examples:
+  memplan plot deepseek-v4-flash --gpu "RTX PRO 6000" -np 1 --terminal
+
 Exit status: 0 answered, 2 bad input (one line says what; no file is written).
 """
 

@@ -45,6 +45,10 @@ Options:
   --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
   are those of memplan estimate; a flag that is swept is replaced.
 
+Examples:
+  memplan sweep deepseek-v4-flash --gpu "RTX PRO 6000" -np 1 --over ctx=8k:128k
+  memplan sweep deepseek-v4-flash --gpu "RTX PRO 6000" -c 8192 --max np --csv
+
 Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
 """
 

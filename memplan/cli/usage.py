@@ -48,5 +48,10 @@ llama-server's flags that decide memory (others are accepted; see its own help):
   -nkvo, --no-op-offload, --no-host, --no-repack, --swa-full
   -dev, --override-kv, --kv-unified-per-slot, --spec-type, --spec-draft-n-max
 
+Examples:
+  memplan estimate deepseek-v4-flash --gpu "2*RTX 3090" -c 65536 -np 1 -cmoe
+  memplan estimate llama-server -m model.gguf -c 8192 -ub 1024 --gpu "RTX 5090"
+  memplan estimate model.gguf --rig examples/two-3090.toml -ncmoe 36 --json
+
 Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
 """

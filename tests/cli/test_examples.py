@@ -1,0 +1,136 @@
+"""Every example in every command's help is run, as it stands there."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from memplan.cli import completion, main
+from memplan.cli.commands import DIRECT
+from memplan.models.raw import header_file
+from memplan.outfile import write_atomically
+from tests.cli.test_verify import fit_params
+
+TOP = Path(__file__).parents[2]
+COMMANDS = (*DIRECT, *completion.TYPER)
+
+
+@cache
+def help_of(command: str) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main([command, "--help"]) == 0
+    return out.getvalue()
+
+
+def examples(command: str) -> list[str]:
+    _, _, text = help_of(command).partition("Examples:")
+    lines = re.split(r"[;\n]", text.partition("\n\n")[0])
+    return [line.strip() for line in lines if line.strip().startswith("memplan ")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that examples speak of."""
+    where = tmp_path_factory.mktemp("examples")
+    made = header_file("deepseek-v4-flash")
+    for name in ("model.gguf", "flash.gguf"):
+        write_atomically(where / name, made.data)
+    shutil.copy(TOP / "tests/data/logs/good-v0.5.0.log", where / "log.txt")
+    (where / "mmproj.gguf").write_bytes(made.data)
+    for name in ("examples", "presets"):
+        (where / name).symlink_to(TOP / name)
+    (where / "build" / "bin").mkdir(parents=True)
+    if sys.platform != "win32":
+        fit_params(where / "build" / "bin")
+    return where
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("memplan.diagnosing.measure.find_program", lambda name, given="": given or str(
+        folder / "build/bin/llama-fit-params"
+    ))  # fmt: skip
+    lines = examples(command)
+    assert lines, f"memplan {command} --help has no examples"
+    for line in lines:
+        words = shlex.split(line)
+        assert words[:2] == ["memplan", command] or command == "header"
+        assert main(words[1:]) == 0, (line, capsys.readouterr().err)
+        assert capsys.readouterr().out or command == "header"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_complete_and_fits_a_terminal(command: str) -> None:
+    text = help_of(command)
+    assert text.startswith("Usage: memplan")
+    assert max(map(len, text.splitlines())) <= 84
+    assert command in completion.TYPER or "Exit status: 0" in text
+
+
+def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^  {command} ", out, re.MULTILINE) for command in COMMANDS)
+
+
+# --- shell completion ---
+
+
+def completed(line: list[str]) -> list[str]:
+    """What bash offers for the last word of ``line``."""
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main(["completion", "bash"]) == 0
+    words = " ".join(shlex.quote(word) for word in line)
+    script = f'{out.getvalue()}\nCOMP_WORDS=({words})\nCOMP_CWORD={len(line) - 1}\n_memplan\necho "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep.gguf").touch()
+    assert completed(["memplan", "est"]) == ["estimate"]
+    assert set(completed(["memplan", ""])) >= {*COMMANDS, "--help"}
+    flags = completed(["memplan", "estimate", "m", "--n-cpu"])
+    assert set(flags) == {"--n-cpu-moe", "--n-cpu-ffn", "--n-cpu-moe-draft"}
+    assert completed(["memplan", "diagnose", "x", "--all"]) == ["--all"]
+    assert set(completed(["memplan", "estimate", "deep"])) == {"deepseek-v4-flash", "deepseek-v4-pro", "deep.gguf"}
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_other_shells_scripts_are_sound(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(command in script for command in COMMANDS) and "ncmoe" in script
+    if shutil.which(shell):
+        done = subprocess.run([shell, "-n", "-c", script], capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_completion_options_are_real() -> None:
+    for options in completion.words().values():
+        assert "--help" in options
+        assert all(re.fullmatch(r"--?[a-z][a-z0-9.-]*", option, re.IGNORECASE) for option in options)
+    assert {"--gpu", "-ncmoe", "--rig", "--json"} <= set(completion.words()["estimate"])
+    assert "-ncmoe" not in completion.words()["devices"]
+
+
+def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "tcsh"]) == 2
+    assert "must be one of bash, zsh, fish" in capsys.readouterr().err
