@@ -143,6 +143,7 @@ class _Parser:
         return node
 
     def _fault(self, what: str) -> FlagError:
+        what = "".join(c if c.isprintable() else repr(c)[1:-1] for c in what)
         return FlagError(f"-ot {shown(self._s)}: {what} at character {self._i + 1}; llama.cpp's std::regex refuses it")
 
     def _peek(self) -> str:
