@@ -72,7 +72,7 @@ def explanation_json(x: Explanation, top: int = 100) -> str:
             {
                 "estimate": estimate_object(x.estimate),
                 "buffers": [_buffer_object(buffer) for buffer in x.buffers],
-                "largest": [_placed_object(p) for p in x.largest[:top]],
+                "largest": [placed_object(p) for p in x.largest[:top]],
                 "splits": [_split_object(split) for split in x.splits],
                 "residents": [
                     {
@@ -98,7 +98,7 @@ def explanation_json(x: Explanation, top: int = 100) -> str:
 
 def _buffer_lines(buffer: ComputeBuffer, nodes: int, top: int, unicode: bool) -> Iterator[Text | str]:
     yield ""
-    head = Text(f"{buffer.device}: compute buffer of {buffer.bytes:,} bytes ({_mib(buffer.bytes)} MiB)", "bold")
+    head = Text(f"{buffer.device}: compute buffer of {buffer.bytes:,} bytes ({tenths(buffer.bytes)} MiB)", "bold")
     if buffer.buffer != buffer.device:
         head.append(f" in {buffer.buffer}")
     yield head
@@ -121,17 +121,17 @@ def _tensor_lines(peak: Peak, top: int, unicode: bool) -> Iterator[Text]:
     for p in peak.live[:top]:
         alive = f"{p.first:,}..{p.last:,}" if p.first >= 0 else f"start..{p.last:,}"
         layer = "" if p.layer is None else str(p.layer)
-        row: list[Cell] = [(_mib(p.bytes), "yellow"), _percent(p.bytes, peak)]
-        rows.append([*row, printable(p.title), p.does, p.type, _shape(p.shape), layer, alive])
+        row: list[Cell] = [(tenths(p.bytes), "yellow"), _percent(p.bytes, peak)]
+        rows.append([*row, printable(p.title), p.does, p.type, shape_text(p.shape), layer, alive])
     blank: list[Cell] = [""] * 5
     rest = peak.live[top:]
     if rest:
         size = sum(p.bytes for p in rest)
-        rows.append([(_mib(size), "yellow"), _percent(size, peak), f"{len(rest)} more", *blank])
+        rows.append([(tenths(size), "yellow"), _percent(size, peak), f"{len(rest)} more", *blank])
     if peak.gaps:
-        gaps = f"lost in {len(peak.gaps)} {_plural('gap', len(peak.gaps))} between them"
-        rows.append([(_mib(peak.lost), "red"), _percent(peak.lost, peak), gaps, *blank])
-    rows.append([(_mib(peak.bytes), "bold"), "100", "in all", *blank])
+        gaps = f"lost in {len(peak.gaps)} {plural('gap', len(peak.gaps))} between them"
+        rows.append([(tenths(peak.lost), "red"), _percent(peak.lost, peak), gaps, *blank])
+    rows.append([(tenths(peak.bytes), "bold"), "100", "in all", *blank])
     heads = ["MiB", "%", "tensor", "op", "type", "shape", "layer", "alive at nodes"]
     yield from column_lines(heads, rows, [True, True, False, False, False, False, True, False], unicode)
 
@@ -144,9 +144,9 @@ def _largest_lines(tensors: Sequence[Placed], top: int, unicode: bool) -> Iterat
     rows: list[list[Cell]] = []
     for members in list(alike.values())[:top]:
         p = members[0]
-        layers = _ranges(sorted({m.layer for m in members if m.layer is not None}))
-        size: Cell = (_mib(p.bytes), "yellow")
-        rows.append([size, printable(p.base), p.does, p.type, _shape(p.shape), str(len(members)), layers])
+        layers = ranges(sorted({m.layer for m in members if m.layer is not None}))
+        size: Cell = (tenths(p.bytes), "yellow")
+        rows.append([size, printable(p.base), p.does, p.type, shape_text(p.shape), str(len(members)), layers])
     heads = ["MiB each", "tensor", "op", "type", "shape", "count", "layers"]
     yield from column_lines(heads, rows, [True, False, False, False, False, True, False], unicode)
 
@@ -168,8 +168,8 @@ def _split_lines(splits: Sequence[SplitUse], top: int, unicode: bool) -> Iterato
                 f"{len(own):,}",
                 f"{sum(split.last - split.first + 1 for split in own):,}",
                 f"{len(inputs):,}",
-                _mib(sum(i.cost for i in inputs)),
-                _mib(sum(i.cost for i in weights)) if weights else "",
+                tenths(sum(i.cost for i in inputs)),
+                tenths(sum(i.cost for i in weights)) if weights else "",
                 str(copies),
             ]
         )
@@ -180,12 +180,12 @@ def _split_lines(splits: Sequence[SplitUse], top: int, unicode: bool) -> Iterato
     if largest:
         rows = [
             [
-                (_mib(i.cost), "yellow"),
+                (tenths(i.cost), "yellow"),
                 printable(i.name),
                 i.type,
                 f"{i.source} to {split.device}",
                 f"{split.first:,}..{split.last:,}",
-                f"{i.copies} x {_mib(i.bytes)}" if i.copies > 1 else "",
+                f"{i.copies} x {tenths(i.bytes)}" if i.copies > 1 else "",
             ]
             for i, split in largest
         ]
@@ -205,11 +205,11 @@ def _resident_lines(residents: Sequence[Resident], top: int, unicode: bool) -> I
     rows: list[list[Cell]] = []
     for (buffer, kind, role, type), members in shown:
         size = sum(r.bytes for r in members)
-        layers = _ranges(sorted({r.layer for r in members if r.layer is not None}))
-        rows.append([buffer, (_mib(size), "yellow"), kind, printable(role), type, str(len(members)), layers])
+        layers = ranges(sorted({r.layer for r in members if r.layer is not None}))
+        rows.append([buffer, (tenths(size), "yellow"), kind, printable(role), type, str(len(members)), layers])
     rest = [r for _, members in ranked[top:] for r in members]
     if rest:
-        rows.append(["", (_mib(sum(r.bytes for r in rest)), "yellow"), "", "the rest", "", str(len(rest)), ""])
+        rows.append(["", (tenths(sum(r.bytes for r in rest)), "yellow"), "", "the rest", "", str(len(rest)), ""])
     heads = ["buffer", "MiB", "", "tensors", "type", "count", "layers"]
     yield from column_lines(heads, rows, [False, True, False, False, False, True, False], unicode)
 
@@ -222,7 +222,7 @@ def _role(r: Resident) -> str:
     return r.name.replace(f"blk.{layer}.", "").replace(f"_l{layer}", "")
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """0-2,5 for 0, 1, 2, 5."""
     runs: list[list[int]] = []
     for n in numbers:
@@ -236,17 +236,18 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _of(size: int, peak: Peak) -> str:
-    return f"{_mib(size)} MiB, {_percent(size, peak)} %"
+    return f"{tenths(size)} MiB, {_percent(size, peak)} %"
 
 
 def _tensors(group: Group) -> str:
-    count = f"{group.count} {_plural('tensor', group.count)}"
+    count = f"{group.count} {plural('tensor', group.count)}"
     if not group.layers:
         return count
-    return f"{count} of {_plural('layer', len(group.layers))} {_ranges(group.layers)}"
+    return f"{count} of {plural('layer', len(group.layers))} {ranges(group.layers)}"
 
 
-def _plural(word: str, count: int) -> str:
+def plural(word: str, count: int) -> str:
+    """The word for so many of it."""
     return word if count == 1 else f"{word}s"
 
 
@@ -254,14 +255,16 @@ def _percent(size: int, peak: Peak) -> str:
     return f"{100 * size / peak.bytes:.0f}"
 
 
-def _shape(shape: Iterable[int]) -> str:
+def shape_text(shape: Iterable[int]) -> str:
+    """A shape without its trailing ones: 128 x 4096."""
     extents = list(shape)
     while len(extents) > 1 and extents[-1] == 1:
         extents.pop()
     return " x ".join(f"{n}" for n in extents)
 
 
-def _mib(size: int) -> str:
+def tenths(size: int) -> str:
+    """Bytes in MiB with one decimal."""
     return f"{size / MIB:,.1f}"
 
 
@@ -280,7 +283,7 @@ def _buffer_object(buffer: ComputeBuffer) -> dict[str, Any]:
                 "bytes": peak.bytes,
                 "node": peak.node,
                 "tensor": peak.tensor.name,
-                "live": [_placed_object(p) for p in peak.live],
+                "live": [placed_object(p) for p in peak.live],
                 "gaps": [
                     {"chunk": g.chunk, "offset": g.offset, "bytes": g.bytes, "left_by": g.left_by} for g in peak.gaps
                 ],
@@ -293,7 +296,8 @@ def _buffer_object(buffer: ComputeBuffer) -> dict[str, Any]:
     }
 
 
-def _placed_object(p: Placed) -> dict[str, Any]:
+def placed_object(p: Placed) -> dict[str, Any]:
+    """A tensor and its stay as plain data."""
     return {
         "name": p.name,
         "base": p.base,

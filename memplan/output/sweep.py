@@ -42,7 +42,7 @@ def settings_text(estimate: Estimate, given: Sequence[str], axes: Sequence[Axis]
 def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = False, unicode: bool = True) -> str:
     """A row a point: what is left on each GPU, what the host takes, and whether it fits. MiB."""
     first = sweep.points[0].estimate
-    names = _device_names(point.estimate for point in sweep.points)
+    names = device_names(point.estimate for point in sweep.points)
     wide = len(names) <= MOST_COLUMNS
     heads = [axis.name for axis in sweep.axes]
     right = [axis.is_number for axis in sweep.axes]
@@ -51,8 +51,8 @@ def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = Fals
     for point in sweep.points:
         estimate = point.estimate
         row: list[Cell] = [_value(value) for value in point.values]
-        row += _lefts(estimate, names) if wide else _least(estimate)
-        row += ["" if estimate.refused else mib(estimate.host.used), _verdict(estimate)]
+        row += _lefts(estimate, names) if wide else least_cells(estimate)
+        row += ["" if estimate.refused else mib(estimate.host.used), verdict_cell(estimate)]
         rows.append(row)
     head = [*heads, *lefts, "host used", ""]
     aligned = [*right, *([True] * len(lefts) if wide else [True, False]), True, False]
@@ -65,7 +65,7 @@ def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = Fals
         "",
         f"{fitting} of {len(rows)} fit",
     ]
-    return to_text([*lines, *_notes(point.estimate for point in sweep.points)], colour)
+    return to_text([*lines, *inexact_notes(point.estimate for point in sweep.points)], colour)
 
 
 def render_largest(
@@ -84,9 +84,9 @@ def render_largest(
         found = row.largest
         cell: list[Cell] = [_value(value) for value in row.values]
         if found.value is None:
-            cell += [("none", "bold red"), "", "", _verdict(found.estimate)[0]]
+            cell += [("none", "bold red"), "", "", verdict_cell(found.estimate)[0]]
         else:
-            left, on = _least(found.estimate)
+            left, on = least_cells(found.estimate)
             cell += [(f"{found.value:,}", "bold green"), left, on, _beyond(found)]
         cells.append(cell)
     heads = [*(axis.name for axis in axes), f"largest {name}", "left, MiB", "on", "and then"]
@@ -101,12 +101,12 @@ def render_largest(
         "",
         f"found by {how}, {tried} estimates",
     ]
-    return to_text([*lines, *_notes(row.largest.estimate for row in rows)], colour)
+    return to_text([*lines, *inexact_notes(row.largest.estimate for row in rows)], colour)
 
 
 def sweep_csv(sweep: Sweep) -> str:
     """A row a point, sizes in bytes: the axes, the release, what each GPU and the host take, whether it fits."""
-    names = _device_names(point.estimate for point in sweep.points)
+    names = device_names(point.estimate for point in sweep.points)
     columns = [f"{name} {part}" for name in names for part in ("model", "context", "compute", "free", "left")]
     head = [axis.name for axis in sweep.axes] + ["release", "n_ctx", "n_ctx_seq", *columns]
     rows: list[list[object]] = []
@@ -180,7 +180,8 @@ def _csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return out.getvalue()
 
 
-def _device_names(estimates: Iterable[Estimate]) -> list[str]:
+def device_names(estimates: Iterable[Estimate]) -> list[str]:
+    """Every GPU of some estimates, each once."""
     return list(dict.fromkeys(device.name for estimate in estimates for device in estimate.devices))
 
 
@@ -193,7 +194,7 @@ def _lefts(estimate: Estimate, names: Sequence[str]) -> list[Cell]:
     return [(mib(left.get(name)), "red" if left.get(name, 0) < 0 else "green") for name in names]
 
 
-def _least(estimate: Estimate) -> list[Cell]:
+def least_cells(estimate: Estimate) -> list[Cell]:
     """What is left where least is, and where that is."""
     if estimate.refused:
         return ["", ""]
@@ -206,7 +207,8 @@ def _least(estimate: Estimate) -> list[Cell]:
     return [(mib(left), "red" if left < 0 else "green"), name]
 
 
-def _verdict(estimate: Estimate) -> tuple[str, str]:
+def verdict_cell(estimate: Estimate) -> tuple[str, str]:
+    """Whether it fits, where it is short and by how many MiB, or why llama.cpp refuses; with a style."""
     if estimate.refused:
         return f"refused: {estimate.refused.kind}", "red"
     if estimate.fits:
@@ -222,9 +224,9 @@ def _beyond(found: Largest) -> str:
     if found.beyond is None:
         return "nothing larger was asked"
     value, estimate = found.beyond
-    return f"{value:,} is {_verdict(estimate)[0]}" if estimate.refused else f"{value:,} is {_verdict(estimate)[0]} MiB"
+    return f"{value:,} is {verdict_cell(estimate)[0]}{'' if estimate.refused else ' MiB'}"
 
 
-def _notes(estimates: Iterable[Estimate]) -> list[str]:
+def inexact_notes(estimates: Iterable[Estimate]) -> list[str]:
     """Why some of it is not exact, each reason once."""
     return [f"not exact: {why}" for why in dict.fromkeys(e.approximate for e in estimates if e.approximate)]
