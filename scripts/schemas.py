@@ -1,0 +1,252 @@
+"""The JSON schemas under docs/schemas: ``python scripts/schemas.py`` writes them, a test keeps them true."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parent.parent
+FOLDER = TOP / "docs" / "schemas"
+sys.path.insert(0, str(TOP))
+
+Schema = dict[str, Any]
+
+
+def number(about: str, low: int | None = 0) -> Schema:
+    """A whole number."""
+    return {"type": "integer", "description": about} | ({} if low is None else {"minimum": low})
+
+
+def text(about: str, *choices: str) -> Schema:
+    """A string, one of ``choices`` if there are any."""
+    return {"type": "string", "description": about} | ({"enum": list(choices)} if choices else {})
+
+
+def switch(about: str) -> Schema:
+    """True or false."""
+    return {"type": "boolean", "description": about}
+
+
+def many(items: Schema, about: str, count: int | None = None) -> Schema:
+    """An array, of ``count`` entries if that is given."""
+    bounds = {} if count is None else {"minItems": count, "maxItems": count}
+    return {"type": "array", "description": about, "items": items, **bounds}
+
+
+def entry(about: str, **fields: Schema) -> Schema:
+    """An object with exactly these fields."""
+    return {
+        "type": "object",
+        "description": about,
+        "properties": fields,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+
+
+def maybe(schema: Schema) -> Schema:
+    """``schema``, or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def uses(about: str, **more: Schema) -> Schema:
+    """Bytes of weights, of caches and states, and of the compute buffer."""
+    return entry(
+        about,
+        **more,
+        model=number("weights, bytes"),
+        context=number("caches and states, bytes"),
+        compute=number("the compute buffer, bytes"),
+    )
+
+
+NOTES = many(text("a sentence"), "what to know about it")
+PAIR = many(number("of the prompt graph, then of the generation graph"), "both graphs", 2)
+
+
+def estimate() -> Schema:
+    """``memplan estimate --json``."""
+    device = uses(
+        "a GPU",
+        name=text("llama.cpp's name for it: CUDA0"),
+        description=text("the card"),
+        total=number("its memory, bytes"),
+        free=number("what of it is free before llama.cpp starts, bytes"),
+    )
+    device["properties"]["left"] = number("free bytes once all is allocated, below 0 when it does not fit", None)
+    device["required"].append("left")
+    buffers: Schema = {
+        "type": "object",
+        "description": "by buffer type; empty when llama.cpp would not start",
+        "additionalProperties": uses("one kind of buffer"),
+    }
+    return entry(
+        "what llama.cpp allocates for a model with these flags on these GPUs",
+        model=entry(
+            "the model",
+            name=text("as the file names itself, or the built-in name"),
+            architecture=text("general.architecture"),
+            path=text("the file, its address, or the built-in name"),
+            bytes=number("its tensors, without padding"),
+            parameters=number("elements of all tensors"),
+        ),
+        llama=text("the release that was followed"),
+        app=text("whose defaults hold", "server", "cli"),
+        n_ctx=number("tokens of all sequences together"),
+        n_ctx_seq=number("tokens of one sequence"),
+        buffers=buffers,
+        devices=many(device, "every GPU, in order"),
+        host=uses("what lies in the host's memory"),
+        server=entry(
+            "what llama-server may come to keep on the host beside that, bytes at most",
+            outputs=number("logits that a batch hands back"),
+            checkpoint=number("one context checkpoint"),
+            checkpoints=number("all context checkpoints of all slots"),
+            prompt_cache=maybe(number("the prompt cache; null: no limit")),
+        ),
+        graph=entry("the graphs", nodes=PAIR, splits=PAIR),
+        disabled=many(text("in llama.cpp's words"), "fused operations that this release turns off by itself"),
+        pipeline_parallel=switch("whether four copies of every split's inputs are kept"),
+        exact=switch("whether these are llama.cpp's own numbers, to the byte"),
+        notes=NOTES,
+        refused=maybe(
+            entry(
+                "why llama.cpp would not start",
+                kind=text("a stable name"),
+                how=text("with a message, or by an assertion", "refused", "abort"),
+                said=text("llama.cpp's words"),
+            )
+        ),
+    )
+
+
+def devices() -> Schema:
+    """``memplan devices --json``."""
+    gpu = entry(
+        "a GPU",
+        name=text("llama.cpp's name for it"),
+        description=text("the card"),
+        total=number("bytes"),
+        free=number("bytes"),
+        compute_capability=maybe(text("of a CUDA device: 8.6")),
+    )
+    return entry(
+        "this machine",
+        source=maybe(text("who told; null without a GPU")),
+        gpus=many(gpu, "in order"),
+        host=entry("its memory", total=maybe(number("bytes")), free=maybe(number("bytes"))),
+        unified=switch("whether GPUs and host share one memory"),
+        notes=NOTES,
+    )
+
+
+def diagnosis() -> Schema:
+    """``memplan diagnose --json``."""
+    failed = entry(
+        "what failed",
+        kind=text("what happened", "allocation", "assertion", "refused", "killed", "cuda"),
+        stage=text("what llama.cpp was doing"),
+        buffer=maybe(text("the buffer type")),
+        bytes=maybe(number("what was asked for")),
+        said=text("llama.cpp's words, or the system's"),
+    )
+    row = entry(
+        "one buffer",
+        name=text("its type"),
+        part=text("what it is for", "model", "context", "compute"),
+        logged=number("bytes in the log"),
+        predicted=number("bytes that memplan predicts"),
+        agrees=switch("equal, as far as the log's digits tell"),
+    )
+    load = entry(
+        "one load of a model",
+        line=number("the log's line where it begins"),
+        build=maybe(number("llama.cpp's build")),
+        llama=maybe(text("the release that was followed")),
+        path=maybe(text("the model's file")),
+        model=maybe(text("the model that the prediction is for")),
+        args=many(text("a flag or a value"), "the flags that the prediction is for"),
+        guessed=many(text("a flag or a value"), "those found by trying"),
+        failed=maybe(failed),
+        cause=entry("why", kind=text("a stable name"), text=text("a sentence"), mend=maybe(text("what to do"))),
+        mends=many(
+            entry(
+                "flags with which it fits, as tried",
+                args=many(text("a flag or a value"), "to add"),
+                first=switch("before the other flags"),
+                left=number("bytes left on the fullest GPU then"),
+            ),
+            "what mends it",
+        ),
+        buffers=many(row, "the log beside the prediction"),
+        nodes=maybe(many(PAIR, "as logged, as predicted", 2)),
+        agrees=maybe(switch("whether all buffers are as predicted")),
+        refused=maybe(text("the kind of refusal that is predicted")),
+        notes=NOTES,
+    )
+    return entry("a log of llama.cpp, explained", loads=many(load, "every load of a model"))
+
+
+def verification() -> Schema:
+    """``memplan verify --json``."""
+    mib: Schema = {"type": "number", "description": "MiB, as llama.cpp prints them"}
+    row = entry(
+        "one figure",
+        name=text("the device"),
+        part=text("of what", "model", "context", "compute"),
+        measured_mib=mib,
+        predicted_mib=mib,
+        agrees=switch("equal, as far as its digits tell"),
+    )
+    return entry(
+        "llama.cpp's own numbers beside memplan's",
+        program=text("what was run"),
+        build=maybe(text("its build")),
+        command=many(text("a word"), "the whole command line"),
+        llama=text("the release that was followed"),
+        exact=switch("whether that release and these flags are modelled"),
+        figures=many(row, "each figure that it gave"),
+        agrees=switch("all of them"),
+        notes=NOTES,
+    )
+
+
+def plan() -> Schema:
+    """``memplan plan --json``: flags that fit, or what would."""
+    args = many(text("a flag or a value"), "flags to add to those given")
+    return {
+        "description": "flags with which a model fits, or the nearest changes with which it would",
+        "type": "object",
+        "properties": {"args": maybe(args), "estimate": estimate(), "nearest": {"type": "array"}, "notes": NOTES},
+        "required": ["args"],
+    }
+
+
+def rig() -> Schema:
+    """A rig file, for ``--rig``; TOML files have the same fields."""
+    from memplan.rig_file import RigEntry
+
+    return {"description": "the GPUs and the host's memory, for --rig", **RigEntry.model_json_schema()}
+
+
+SCHEMAS = {make.__name__: make for make in (estimate, plan, devices, diagnosis, verification, rig)}
+
+
+def written(name: str) -> str:
+    """A schema as its file holds it."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"memplan {name}", **SCHEMAS[name]()}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def main() -> int:
+    """Write all of them."""
+    FOLDER.mkdir(exist_ok=True)
+    for name in SCHEMAS:
+        (FOLDER / f"{name}.schema.json").write_text(written(name), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
