@@ -118,8 +118,9 @@ def find_preset(name: str) -> Path:
     wanted = name.removesuffix(".ini")
     files = sorted(presets_folder().glob("*.ini"))
     exact = [file for file in files if file.stem == wanted]
-    found = exact or [file for file in files if file.stem.startswith((f"{wanted}.", f"{wanted}-"))]
-    if len(found) == 1 or (found and all(file.stem.split(".")[0] == wanted for file in found)):
+    of_rig = [file for file in files if file.stem.split(".")[0] == wanted]
+    found = exact or of_rig[:1] or [file for file in files if file.stem.startswith(wanted)]
+    if len(found) == 1:
         return found[0]
     if found:
         raise SourceError(f"preset {shown(name)}: which of {', '.join(file.stem for file in found)}?")

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memplan.estimator import ask
+from memplan.llama.flags import parse_flags
+from memplan.planning.advice import advise
+from memplan.planning.fit import LAZY_MIB, Extra, fit_preset
+from memplan.planning.plan import NoPlan
+from memplan.planning.search import Setting
+from memplan.result import Estimate
+from tests.planning.rigs import setting
+
+
+def estimate(of: Setting) -> Estimate:
+    return ask(of.header, parse_flags(of.argv), of.rig, of.llama, ())[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus", "best"),
+    [
+        ("-c 131072 -np 1 -ub 4096 -b 4096", ["RTX PRO 6000:97886:84000"], "-ub"),
+        ("-c 1048576 -np 4 -kvu -ub 512 -cmoe", ["RTX 5090"], "-np"),
+        ("-c 262144 -np 1 -ub 2048", ["2*RTX A6000:46000:45800"], "-ot"),
+        ("-c 65536 -np 1 -cmoe -ub 512", ["RTX 3060:12288:9200"], "--no-op-offload"),
+    ],
+)
+def test_the_best_single_flag_makes_it_fit(flags: str, gpus: list[str], best: str) -> None:
+    of = setting(flags, gpus)
+    found = estimate(of)
+    assert not found.fits
+    advice, _ = advise(of, found)
+    assert advice is not None
+    assert advice.args[0] == best
+    changed = estimate(replace(of, argv=(*of.argv, *advice.args)))
+    assert changed.fits
+    assert changed.buffers == advice.estimate.buffers
+    assert advice.freed > 0
+
+
+def test_where_no_flag_helps_another_placement_does() -> None:
+    of = setting("-c 131072 -np 1", ["RTX 3090"])
+    advice, placed = advise(of, estimate(of))
+    assert advice is None
+    assert placed is not None
+    assert estimate(replace(of, argv=(*of.argv, *placed.args))).fits
+
+
+def test_margins_for_fit() -> None:
+    preset = fit_preset(setting("-c 65536 -np 1", ["2*RTX 3090"], margin=0), Extra(projector=900, growth=300))
+    assert preset.targets[1] == LAZY_MIB + 300
+    assert preset.targets[0] > preset.targets[1] + 900
+    assert preset.args[:4] == ("--fit", "on", "--fit-target", f"{preset.targets[0]},{preset.targets[1]}")
+    assert preset.args[-2:] == ("--fit-ctx", "65536")
+    assert not isinstance(preset.plan, NoPlan)
+    used = zip(preset.plan.estimate.devices, preset.targets, strict=True)
+    assert all(device.left >= target << 20 for device, target in used)
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus", "word"),
+    [
+        ("-c 65536 -np 1 -cmoe", ["RTX 3090"], "stops at once because -cmoe"),
+        ("-c 65536 -np 1", ["RTX 5090", "RTX 3060"], "mixed cards"),
+        ("-c 65536 -np 1 -ctk q8_0", ["RTX 3060"], "would fail"),
+    ],
+)
+def test_when_fit_is_not_to_be_used(flags: str, gpus: list[str], word: str) -> None:
+    assert word in " ".join(fit_preset(setting(flags, gpus, margin=0), Extra()).warnings)
+
+
+def test_when_all_fits_nothing_speaks_against_fit() -> None:
+    assert fit_preset(setting("-c 65536 -np 1", ["RTX PRO 6000"], margin=0), Extra()).warnings == ()
