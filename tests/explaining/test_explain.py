@@ -23,7 +23,7 @@ from memplan.releases import RELEASES, V0_5_0, Release
 from memplan.rig import parse_gpus
 from tests.llama.golden import GOLDEN, Case, cases
 
-EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "10"))
+EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "6"))
 FILES = sorted(path.stem for path in GOLDEN.glob("*.jsonl"))
 BY_NAME = {release.name: release for release in RELEASES}
 CASES = [

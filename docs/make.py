@@ -1,0 +1,89 @@
+"""Makes the pictures of docs/images and the outputs that the pages show, as the pages themselves say to.
+
+    python docs/make.py [NAME ...]
+
+A picture is made by the command in README.md or a page of docs/ that ends in ``-o NAME.png`` or ``--timeline
+NAME.png``; an output is what the command after ``$`` in a console block prints, or its first lines where dots follow.
+With names, only those pictures are made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parent
+IMAGES = HERE / "images"
+STACK = 'memplan plot deepseek-v4-flash --gpu "RTX PRO 6000" -np 4 -kvu -o stack.png'
+"""The first picture of reading-a-plot.md, whose page draws it in the terminal."""
+
+
+def pages() -> list[Path]:
+    """README.md and every page here."""
+    return [TOP / "README.md", *sorted(HERE.glob("*.md"))]
+
+
+def shell_lines(page: Path) -> Iterator[str]:
+    """The memplan commands in a page's sh blocks."""
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        yield from (line for line in block.splitlines() if line.startswith("memplan "))
+
+
+def pictures() -> dict[str, list[str]]:
+    """The arguments that make each picture, by its name."""
+    lines = [STACK, *(line for page in pages() for line in shell_lines(page))]
+    words = [shlex.split(line)[1:] for line in lines if line.endswith(".png")]
+    return {line[-1]: line for line in words}
+
+
+def consoles(text: str) -> Iterator[tuple[str, str, str]]:
+    """Every console block that shows one command: the block, the command, the output."""
+    yield from re.findall(r"(```console\n\$ (memplan [^\n]*)\n(.*?)```)", text, re.DOTALL)
+
+
+def shortened(output: str, shown: str) -> str:
+    """As many lines of ``output`` as are shown already, if what is shown ends in dots."""
+    if not shown.endswith("...\n"):
+        return output
+    return "".join([*output.splitlines(keepends=True)[: shown.count("\n") - 1], "...\n"])
+
+
+def printed(words: list[str]) -> str:
+    """What a memplan command prints on a terminal of 80 columns."""
+    from memplan.cli import main as memplan
+
+    os.environ["COLUMNS"] = "80"
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with contextlib.redirect_stdout(out):
+        if memplan(words):
+            sys.exit(f"memplan {shlex.join(words)} failed")
+    out.seek(0)
+    return out.read()
+
+
+def main(wanted: list[str]) -> None:
+    """Make what is wanted, or everything."""
+    os.chdir(IMAGES)
+    for name, words in pictures().items():
+        if not wanted or name.removesuffix(".png") in wanted:
+            printed(words)
+            print(name)
+    for page in pages() if not wanted else ():
+        old = text = page.read_text(encoding="utf-8")
+        for block, command, shown in consoles(old):
+            output = shortened(printed(shlex.split(command)[1:]), shown)
+            text = text.replace(block, f"```console\n$ {command}\n{output}```")
+        if text != old:
+            page.write_text(text, encoding="utf-8")
+            print(page.name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
