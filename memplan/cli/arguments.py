@@ -48,13 +48,17 @@ class Arguments:
     """False with ``--no-cache``: headers behind addresses are neither kept nor taken from where they were kept."""
     own: Mapping[str, tuple[str, ...]]
     """The command's own options that were given, each with its values in order."""
+    more_models: tuple[str, ...] = ()
+    """MODEL arguments after the first, where a command takes more than one."""
 
 
-def parse_arguments(argv: Sequence[str], values: Sequence[str] = (), switches: Sequence[str] = ()) -> Arguments:
+def parse_arguments(
+    argv: Sequence[str], values: Sequence[str] = (), switches: Sequence[str] = (), most_models: int = 1
+) -> Arguments:
     """Sort ``argv`` into memplan's own options, llama-server's flags with their values, and the model.
 
     ``values``, ``switches``: options of this command alone, with a value and without; they come before llama-server's
-    flags of the same name. Raises FlagError for a flag that neither knows, a missing value, or more than one model.
+    flags of the same name. Raises FlagError for a flag that neither knows, a missing value, or too many models.
     """
     all_values, all_switches = (*VALUES, *values), (*SWITCHES, *switches)
     words = list(argv)
@@ -96,8 +100,11 @@ def parse_arguments(argv: Sequence[str], values: Sequence[str] = (), switches: S
             raise FlagError("an empty argument: is a variable of the shell not set?")
         else:
             models.append(word)
-    if len(models) > 1:
-        raise FlagError(f"more than one model: {shown(models[0])} and {shown(models[1])}; or is a flag missing?")
+    if len(models) > most_models:
+        raise FlagError(
+            f"more than {'one model' if most_models == 1 else f'{most_models} models'}:"
+            f" {' and '.join(map(shown, models[: most_models + 1]))}; or is a flag missing?"
+        )
     return Arguments(
         model=models[0] if models else "",
         flags=tuple(flags),
@@ -113,6 +120,7 @@ def parse_arguments(argv: Sequence[str], values: Sequence[str] = (), switches: S
         offline="--offline" in given,
         cache="--no-cache" not in given,
         own={name: tuple(texts) for name, texts in given.items() if name in values or name in switches},
+        more_models=tuple(models[1:]),
     )
 
 
