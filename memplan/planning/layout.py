@@ -64,7 +64,7 @@ def layout_args(layout: Layout, ledger: Ledger) -> list[str]:
         args += ["-ts", ",".join(str(end - begin) for begin, end in layout.ranges())]
     wanted = {name: HOST for name in layout.host}
     wanted.update((name, ledger.names[device]) for name, device in layout.moved.items())
-    rules = write_overrides(wanted, ledger.all_names, ledger.overridden)
+    rules = write_overrides(wanted, ledger.all_names)
     if not rules and layout.one_copy:
         rules = [("output_norm", ledger.names[layout.homes()[-1]])]
     if rules:

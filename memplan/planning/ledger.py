@@ -42,7 +42,7 @@ class Ledger:
     """A model with the user's flags, as a planner sees it.
 
     Attributes:
-        devices: the rig's number of each GPU in use, in order.  names: their buffer types.  cc: what they can do.
+        devices: the rig's number of each GPU in use, in order.  names: their buffer types.
         n_items: blocks (MTP blocks too) and the output layer, which is the last item.
         dense: bytes of each item on the GPU that it is on, apart from what may be moved; its caches and states too.
         read: bytes of each item's weights (apart from experts) that a token reads.
@@ -52,7 +52,7 @@ class Ledger:
         used_share: the share of a layer's experts that a token reads.
         fixed_homes: the device of each item (-1: the host) when the user gave ``-ts``; None when it is free.
         first: the first item on a GPU when the user gave ``-ngl``; None when that is free.
-        overridden: names that one of the user's patterns matches.  all_names: every loaded tensor.
+        all_names: every loaded tensor.
     """
 
     devices: tuple[int, ...]
@@ -66,9 +66,7 @@ class Ledger:
     used_share: float
     fixed_homes: tuple[int, ...] | None
     first: int | None
-    overridden: frozenset[str]
     all_names: tuple[str, ...]
-    on_device: frozenset[str]
 
     def dense_sums(self) -> list[int]:
         """Sums of ``dense``: bytes of items a to b are ``sums[b] - sums[a]``."""
@@ -114,7 +112,6 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
     pinned = [0] * len(devices)
     pinned_read: dict[int, int] = {}
     own = devices[0].buft
-    on_device = set()
     for i, t in enumerate(tensors):
         expert = _EXPERTS.match(t.name)
         if i in matched:
@@ -125,7 +122,6 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
             if t.layer != INPUT:
                 pinned_read[where] = pinned_read.get(where, 0) + int(nbytes)
         elif placement.tensors[t.name] is own and t.layer != INPUT:
-            on_device.add(t.name)
             item = n_items - 1 if t.layer == OUTPUT else t.layer
             if expert:
                 units.setdefault((item, expert[1]), []).append((t.name, _size(t, own), t.nbytes))
@@ -151,9 +147,7 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
         used_share=share,
         fixed_homes=homes,
         first=first,
-        overridden=frozenset(all_names[i] for i in matched),
         all_names=all_names,
-        on_device=frozenset(on_device),
     )
 
 

@@ -7,7 +7,7 @@ llama.cpp searches a pattern in a tensor's name and takes the first that is foun
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from memplan.llama.patterns import compile_pattern
 
@@ -17,17 +17,16 @@ Rule = tuple[str, str]
 _EXPERT = re.compile(r"blk\.([0-9]+)\.ffn_([a-z_]+)_exps\.")
 
 
-def write_overrides(wanted: Mapping[str, str], names: Sequence[str], ignored: Collection[str] = ()) -> list[Rule]:
+def write_overrides(wanted: Mapping[str, str], names: Sequence[str]) -> list[Rule]:
     """Rules that send each tensor of ``wanted`` to its buffer type and match no other of ``names``.
 
-    ``wanted``: names of routed experts, and their buffer types.  ``ignored``: names that may be matched or not, since
-    the user's own rules come first.
+    ``wanted``: names of routed experts, and their buffer types. What the user has placed is matched by none of the
+    rules, so it does not matter which come first.
     """
     rules: list[Rule] = []
-    others = [name for name in names if name not in ignored]
     for buffer in dict.fromkeys(wanted[name] for name in names if name in wanted):
         chosen = {name for name in wanted if wanted[name] == buffer}
-        rules += [(pattern, buffer) for pattern in _patterns(chosen, others)]
+        rules += [(pattern, buffer) for pattern in _patterns(chosen, names)]
     return rules
 
 

@@ -172,8 +172,9 @@ def _why(search: Search) -> str:
     for device, margin in zip(closest.devices, search.setting.margins, strict=True):
         if device.used and device.left < margin:
             short.append(f"{device.name} is {_mib(margin - device.left)} short of its margin")
-    if closest.host.left is not None and closest.host.left < 0:
-        short.append(f"the host is {_mib(-closest.host.left)} short")
+    if search.host_is_short and closest.host.left is not None:
+        on_gpus = sum(device.used for device in closest.devices) if closest.unified else 0
+        short.append(f"the host is {_mib(on_gpus - closest.host.left)} short")
     return f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
 
 

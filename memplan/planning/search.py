@@ -88,7 +88,7 @@ def _fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
 
 
 def _host_is_short(found: Estimate) -> bool:
-    return found.host.left is not None and found.host.left < 0
+    return not found.fits and not found.short  # unified memory counts twice
 
 
 class Search:

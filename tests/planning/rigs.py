@@ -80,9 +80,7 @@ def made_up(dense: Sequence[int], experts: Sequence[Sequence[int]], devices: int
         used_share=6 / 256,
         fixed_homes=None,
         first=None,
-        overridden=frozenset(),
         all_names=tuple(name for layer in layers for e in layer for name in e.names),
-        on_device=frozenset(),
     )
 
 

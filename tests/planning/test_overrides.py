@@ -67,12 +67,6 @@ def test_patterns_match_exactly_the_tensors_meant(chosen: dict[tuple[int, str], 
     assert not any("," in pattern or "=" in pattern for pattern, _ in rules)
 
 
-def test_patterns_may_match_what_the_user_has_placed() -> None:
-    placed = experts({0, 1, 2})
-    rules = write_overrides(experts(set(range(3, 43))), NAMES, placed.keys())
-    assert rules == [("exps", "CPU")]
-
-
 def test_whole_layers_and_the_rest_of_one() -> None:
     wanted = {**experts(set(range(20, 43))), **experts({19}, ("down", "up"))}
     rules = write_overrides(wanted, NAMES)
