@@ -13,6 +13,7 @@ from memplan.backends.buffers import CPU_REPACK, CUDA_HOST
 from memplan.backends.cpu import CpuBackend
 from memplan.backends.cuda import CudaBackend
 from memplan.backends.devices import Rig
+from memplan.errors import FlagError
 from memplan.ggml.backend import Buffer, BufferType
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.sched import SchedAbortError
@@ -20,16 +21,17 @@ from memplan.ggml.tallocr import OutOfFreeBlocksError
 from memplan.gguf.header import Header
 from memplan.gguf.types import BY_NAME
 from memplan.llama import checks
-from memplan.llama.context import Context, ContextParams, Devices, Reservation
+from memplan.llama.context import AS_RELEASED, Context, ContextParams, Devices, Paths, Reservation
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams, load_hparams
 from memplan.llama.kv_cache import Memory, create_memory
 from memplan.llama.model_tensors import ModelTensors, load_tensors
 from memplan.llama.placement import Device, Machine, Placement, place, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
+from memplan.llama.server_memory import server_memory
 from memplan.models.registry import ArchitectureModel, architecture
 from memplan.notes import settings_notes
-from memplan.releases import Release, find_release
+from memplan.releases import LATEST, Indexer, Release, find_release
 from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
 
 
@@ -49,6 +51,7 @@ def estimate(
     rig: Rig,
     release: str | Release = "latest",
     without_ops: Iterable[str] = (),
+    paths: Paths = AS_RELEASED,
 ) -> Estimate:
     """What llama.cpp would allocate for a model, or why it would not start.
 
@@ -56,22 +59,39 @@ def estimate(
         header: the model, from ``read_model``.  flags: from ``parse_flags``.  rig: the GPUs.
         release: the llama.cpp to follow: a tag, a build, or "latest".
         without_ops: ops that every GPU is made to refuse, by ggml's names.
+        paths: fused ops that are asked for or ruled out; what is forced is not probed.
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    return ask(header, flags, rig, release, without_ops)[0]
+    return ask(header, flags, rig, release, without_ops, paths)[0]
 
 
 def ask(
-    header: Header, flags: Flags, rig: Rig, release: str | Release, without_ops: Iterable[str]
+    header: Header,
+    flags: Flags,
+    rig: Rig,
+    release: str | Release,
+    without_ops: Iterable[str],
+    paths: Paths = AS_RELEASED,
 ) -> tuple[Estimate, Question]:
     """The same estimate, with what it was made from."""
     followed, note = find_release(release) if isinstance(release, str) else (release, None)
-    question = Question(load_model(header, flags), flags, rig, followed, tuple(without_ops))
+    check_paths(followed, paths)
+    question = Question(load_model(header, flags, followed), flags, rig, followed, tuple(without_ops), paths=paths)
     result = question.answer()
     notes = ((note,) if note else ()) + settings_notes(result)
     approximate = "; ".join((*flags.inexact, *((note,) if note else ())))
     return replace(result, notes=notes, approximate=approximate), question
+
+
+def check_paths(release: Release, paths: Paths) -> None:
+    """Raises FlagError when an op is to be fused that the release has not got."""
+    if paths.indexer == "fused" and release.indexer is Indexer.UNFUSED:
+        raise FlagError(f"--indexer fused: {release.name} has no fused indexer; give auto, or a newer --llama")
+    if paths.hyper_connections == "fused" and not release.hyper_connection_ops:
+        raise FlagError(
+            f"--hyper-connections fused: {release.name} has no ops for them; give auto, or a newer --llama"
+        )
 
 
 KEPT_MODELS = 4
@@ -80,15 +100,16 @@ KEPT_MODELS = 4
 _models: list[tuple[Header, tuple[object, ...], Model]] = []
 
 
-def load_model(header: Header, flags: Flags) -> Model:
-    """The model of a header, remembered as long as the header is used again."""
-    key = (flags.kv_overrides, flags.load_mtp)
+def load_model(header: Header, flags: Flags, release: Release = LATEST) -> Model:
+    """The model of a header as a release loads it, remembered as long as the header is used again."""
+    loads = (release.mtp_tensors, release.image_routing_bias, release.attn_output_a_in_groups)
+    key = (flags.kv_overrides, flags.load_mtp, loads)
     for known, with_flags, model in _models:
         if known is header and with_flags == key:
             return model
     arch = architecture(header)
-    hp = load_hparams(header, flags.kv_overrides)
-    tensors = load_tensors(header, hp, flags.load_mtp)
+    hp = load_hparams(header, flags.kv_overrides, release)
+    tensors = load_tensors(header, hp, flags.load_mtp, release)
     model = Model(header, hp, tensors, arch.model(hp, tensors))
     _models.insert(0, (header, key, model))
     del _models[KEPT_MODELS:]
@@ -99,7 +120,14 @@ class Question:
     """One estimate in the making; ``made`` is what its answer was made from, once there is one."""
 
     def __init__(
-        self, model: Model, flags: Flags, rig: Rig, release: Release, without_ops: tuple[str, ...], plain: bool = False
+        self,
+        model: Model,
+        flags: Flags,
+        rig: Rig,
+        release: Release,
+        without_ops: tuple[str, ...],
+        plain: bool = False,
+        paths: Paths = AS_RELEASED,
     ) -> None:
         self.model = model
         self.flags = flags
@@ -107,6 +135,7 @@ class Question:
         self.release = release
         self.without_ops = without_ops
         self.plain = plain
+        self.paths = paths
         self.machine = self._machine()
         self.made: tuple[Placement, Memory, Context] | None = None
 
@@ -132,11 +161,11 @@ class Question:
         placement = place(model.tensors.tensors, hp.n_layer_all, flags, self.machine)
         if isinstance(placement, Refusal):
             return self._refusal(placement)
-        refusal = checks.check_context(hp, flags) or too_many_devices(placement)
+        refusal = checks.check_context(hp, flags, self.release) or too_many_devices(placement)
         if refusal is not None:
             return self._refusal(refusal)
         params = ContextParams.of(flags, hp)
-        memory = create_memory(hp, flags, params, placement)
+        memory = create_memory(hp, flags, params, placement, self.release)
         refusal = checks.check_graph(hp, memory)
         if refusal is not None:
             return self._refusal(refusal)
@@ -166,16 +195,16 @@ class Question:
             layer_home=[index[d] for d in placement.layers],
             full_offload=placement.n_gpu_layers > self.model.hparams.n_layer_all,
         )
-        graphs = self.model.graphs.at(memory, Buffers(placement), self.release)
+        graphs = self.model.graphs.at(memory, Buffers(placement), self.release, self.paths)
         return Context(
             params,
             devices,
             graphs,
-            flash_attn=checks.flash_attn(flags),
+            flash_attn=checks.flash_attn(flags, self.release),
             parallel=placement.pipeline_parallel,
             op_offload=flags.op_offload,
             offload_kqv=flags.offload_kqv,
-            max_split_inputs=None,
+            release=self.release,
             plain=self.plain,
         )
 
@@ -197,6 +226,7 @@ class Question:
             host=host_use(buffers, self.rig),
             nodes=reserved.nodes,
             splits=reserved.splits,
+            server=server_memory(self.model.hparams, self.flags, params, memory),
             disabled=reserved.disabled,
             pipeline_parallel=placement.pipeline_parallel,
         )
@@ -222,6 +252,7 @@ class Question:
             buffers={},
             devices=device_uses({}, self.rig),
             host=host_use({}, self.rig),
+            unified=self.rig.unified,
             without_ops=self.without_ops,
         )
 

@@ -23,6 +23,10 @@ def test_latest_is_the_newest() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
+        ("9865", "b9842", "build 9865 is not modelled: taken as b9842, the newest"),
+        ("10066", "b9988", "taken as b9988"),
+        ("v0.3.0", "b10568", "v0.3.0 (build 10621) is not modelled: taken as b10568"),
+        ("v0.3.2", "b10568", "v0.3.2 is not modelled: taken as b10568"),
         ("b11000", "v0.4.0", "build 11000 is not modelled: taken as v0.4.0"),
         ("0.4.7", "v0.4.0", "v0.4.7 is not modelled: taken as v0.4.0"),
         ("11434", "v0.5.0", "newer than any modelled release: assumed to do as v0.5.0"),
@@ -35,9 +39,15 @@ def test_releases_between_and_after(text: str, name: str, says: str) -> None:
     assert note is not None and says in note
 
 
-@pytest.mark.parametrize("text", ["b1", "0.1.0", "v0.0.9"])
+@pytest.mark.parametrize("text", ["b1", "9841"])
 def test_too_old(text: str) -> None:
     with pytest.raises(UnknownRelease, match=r"older than any .* modelled: .*v0\.5\.0 \(b11200\)"):
+        find_release(text)
+
+
+@pytest.mark.parametrize("text", ["0.1.0", "v0.2.9"])
+def test_tags_of_builds_unknown(text: str) -> None:
+    with pytest.raises(UnknownRelease, match="which build that is"):
         find_release(text)
 
 

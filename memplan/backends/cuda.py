@@ -10,6 +10,7 @@ A new op is one more method, or one more name in ``_ALWAYS``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan.backends import cuda_fusion, fattn
@@ -17,6 +18,7 @@ from memplan.backends.buffers import CudaBuffer
 from memplan.ggml.backend import Backend
 from memplan.ggml.tensor import contiguous_above
 from memplan.gguf.types import BF16, BY_NAME, F16, F32, I32, I64, IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
+from memplan.releases import QuantizedConcat
 
 if TYPE_CHECKING:
     from memplan.backends.cuda_fusion import Deps
@@ -38,6 +40,7 @@ _I_QUANTS = frozenset(
     BY_NAME[n] for n in ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs")
 )
 _LEGACY = frozenset({BY_NAME["q1_0"], BY_NAME["q2_0"], Q4_0, Q4_1, Q5_0, Q5_1, Q8_0})
+_Q2_0 = BY_NAME["q2_0"]
 _MXFP4, _NVFP4, _Q8_K = BY_NAME["mxfp4"], BY_NAME["nvfp4"], BY_NAME["q8_K"]
 
 MUL_MAT_TYPES = _FLOATS | _LEGACY | _K_QUANTS | _I_QUANTS | {IQ4_NL, _MXFP4, _NVFP4, _Q8_K}
@@ -46,6 +49,7 @@ MUL_MAT_TYPES = _FLOATS | _LEGACY | _K_QUANTS | _I_QUANTS | {IQ4_NL, _MXFP4, _NV
 GET_ROWS_TYPES = _FLOATS | _LEGACY | _K_QUANTS | _I_QUANTS | {I32}
 """Types whose rows CUDA takes out at any row length."""
 
+_PLAIN_ROWS = _FLOATS | {I32, BY_NAME["q1_0"], Q4_0, Q4_1, Q5_0, Q5_1, Q8_0}
 _GET_ROWS_OF_256 = frozenset({IQ4_NL, _MXFP4})
 _SET_ROWS_TYPES = _FLOATS | {Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL}
 _COPIES = (
@@ -54,7 +58,6 @@ _COPIES = (
     | frozenset((t, F32) for t in (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, I32))
     | {(I32, I32)}
 )
-_INDEXER_KEYS = _FLOATS | {Q8_0, Q5_1, Q5_0, Q4_1, Q4_0}
 
 
 def _names(text: str) -> frozenset[str]:
@@ -97,8 +100,15 @@ class CudaBackend(Backend):
         rules |= _RULES
         rules["FLASH_ATTN_EXT"] = self._flash_attn_ext
         rules["SUM_ROWS"] = rules["MEAN"] = _sum_rows if release.cuda_sums_strided_rows else _contiguous
+        rules["MUL_MAT"] = rules["MUL_MAT_ID"] = partial(_mul_mat, release=release)
+        rules["GET_ROWS"] = partial(_get_rows, release=release)
+        rules["CONCAT"] = partial(_concat, release=release)
+        if not release.cuda_sets_f16_rows:
+            rules["SET_ROWS"] = _set_rows_of_f32
         if release.cuda_dups_integers:
             rules["DUP"] = _always
+        if release.cuda_indexer:
+            rules["LIGHTNING_INDEXER"] = partial(_lightning_indexer, keys=release.cuda_indexer_keys)
         for op in without_ops:
             rules.pop(op, None)
         self._rules = rules
@@ -159,25 +169,31 @@ def _glu(t: Tensor) -> bool:
     return t.kind in _GLU_KINDS and contiguous_above(t.src[0], 1)
 
 
-def _mul_mat(t: Tensor) -> bool:
+def _mul_mat(t: Tensor, release: Release) -> bool:
     a, b = t.src[0], t.src[1]
-    if a.nb[0] != a.type.type_size or b.nb[0] != b.type.type_size:
+    dense = a.nb[0] == a.type.type_size and b.nb[0] == b.type.type_size
+    if release.cuda_multiplies_dense_rows_only and not dense:
         return False
     if b.type is F16 and a.type is not F16:
         return False
-    return a.type in MUL_MAT_TYPES
+    return a.type in MUL_MAT_TYPES and (a.type is not _Q2_0 or release.cuda_q2_0)
 
 
-def _get_rows(t: Tensor) -> bool:
+def _get_rows(t: Tensor, release: Release) -> bool:
     a = t.src[0]
+    if not release.cuda_gets_k_quant_rows:
+        return a.type in _PLAIN_ROWS
     return a.type in GET_ROWS_TYPES or (a.type in _GET_ROWS_OF_256 and a.ne[0] % 256 == 0)
 
 
+def _set_rows_of_f32(t: Tensor) -> bool:
+    return t.src[0].type is F32 and t.src[1].type in (I64, I32) and t.type in _SET_ROWS_TYPES
+
+
 def _set_rows(t: Tensor) -> bool:
-    source, rows = t.src[0].type, t.src[1].type
-    if rows is not I64 and rows is not I32:
-        return False
-    return t.type in _SET_ROWS_TYPES if source is F32 else source is F16 and t.type is F16
+    if t.src[0].type is F16:
+        return t.src[1].type in (I64, I32) and t.type is F16
+    return _set_rows_of_f32(t)
 
 
 def _set(t: Tensor) -> bool:
@@ -197,16 +213,17 @@ def _repeat(t: Tensor) -> bool:
     return t.src[0].type in _HALVES
 
 
-def _concat(t: Tensor) -> bool:
+def _concat(t: Tensor, release: Release) -> bool:
     a, b = t.src[0], t.src[1]
     type = a.type
     if b.type is not type or t.type is not type:
         return False
     if not type.is_quantized:
         return type.block_size == 1 and type.type_size in (1, 2, 4, 8)
-    if a.ne[0] % type.block_size or b.ne[0] % type.block_size:
+    takes = release.cuda_concat
+    if takes is QuantizedConcat.NONE or a.ne[0] % type.block_size or b.ne[0] % type.block_size:
         return False
-    if (t.params or {}).get("dim") == 3:
+    if takes is QuantizedConcat.CONTIGUOUS or (t.params or {}).get("dim") == 3:
         return a.is_contiguous and b.is_contiguous
     return _contiguous_to_3(a) and _contiguous_to_3(b)
 
@@ -237,7 +254,7 @@ def _sum_rows(t: Tensor) -> bool:
     return a.type is F32 and t.type is F32 and a.is_contiguous_rows
 
 
-def _lightning_indexer(t: Tensor) -> bool:
+def _lightning_indexer(t: Tensor, keys: frozenset[str]) -> bool:
     """Heads of 128, 32 or 64 of them (lightning-indexer.cu: ``ggml_cuda_lightning_indexer_supported``)."""
     q, k = t.src[0], t.src[1]
     if q.ne[0] != 128 or q.ne[1] not in (64, 32):
@@ -245,22 +262,18 @@ def _lightning_indexer(t: Tensor) -> bool:
     for s in (q, k):
         if not s.type.is_quantized and not s.nb[1] % 16 == s.nb[2] % 16 == s.nb[3] % 16 == 0:
             return False
-    return k.type in _INDEXER_KEYS
+    return k.type.name in keys
 
 
 _RULES: dict[str, Rule] = {
     "UNARY": _unary,
     "GLU": _glu,
-    "MUL_MAT": _mul_mat,
-    "MUL_MAT_ID": _mul_mat,
     "OUT_PROD": _all_f32,
-    "GET_ROWS": _get_rows,
     "SET_ROWS": _set_rows,
     "SET": _set,
     "CPY": _cpy,
     "DUP": _dup_of_floats,
     "REPEAT": _repeat,
-    "CONCAT": _concat,
     "NORM": _contiguous_rows,
     "RMS_NORM": _contiguous_rows,
     "L2_NORM": _contiguous_rows,
@@ -276,11 +289,12 @@ _RULES: dict[str, Rule] = {
     "DIV": _binary,
     "ROPE": _rope,
     "ROPE_BACK": _rope,
-    "LIGHTNING_INDEXER": _lightning_indexer,
     "DSV4_HC_PRE": _all_f32,
     "DSV4_HC_COMB": _all_f32,
     "DSV4_HC_POST": _all_f32,
 }
 
-KNOWN_OPS = frozenset(_RULES) | _ALWAYS | {"FLASH_ATTN_EXT", "SUM_ROWS", "MEAN"}
+_OF_RELEASE = _names("FLASH_ATTN_EXT SUM_ROWS MEAN MUL_MAT MUL_MAT_ID GET_ROWS CONCAT LIGHTNING_INDEXER")
+
+KNOWN_OPS = frozenset(_RULES) | _ALWAYS | _OF_RELEASE
 """Every op that some modelled release of the backend computes, by ggml's name (without ``GGML_OP_``)."""

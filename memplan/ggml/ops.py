@@ -78,6 +78,11 @@ def view_2d(a: Tensor, ne0: int, ne1: int, nb1: int, offset: int) -> Tensor:
     return _view_of(a, "VIEW", (ne0, ne1, 1, 1), (a.type.type_size, nb1, nb2, nb2), [a], offset)
 
 
+def view_3d(a: Tensor, ne: tuple[int, int, int], nb1: int, nb2: int, offset: int = 0) -> Tensor:
+    """A window of three dimensions, with rows ``nb1`` and matrices ``nb2`` bytes apart (``ggml_view_3d``)."""
+    return _view_of(a, "VIEW", (*ne, 1), (a.type.type_size, nb1, nb2, nb2 * ne[2]), [a], offset)
+
+
 def reshape(a: Tensor, *dims: int) -> Tensor:
     """The same elements in another shape (``ggml_reshape_4d``)."""
     ne: Shape = (*dims, 1, 1, 1)[:4]  # type: ignore[assignment]
@@ -161,6 +166,11 @@ def scale(a: Tensor) -> Tensor:
 def clamp(a: Tensor) -> Tensor:
     """``a`` held between two limits (``ggml_clamp``)."""
     return _like("CLAMP", a, [a])
+
+
+def clamp_inplace(a: Tensor) -> Tensor:
+    """The same where ``a`` lies (``ggml_clamp_inplace``; before v0.4.0, ``ggml_clamp`` itself)."""
+    return _view_of(a, "CLAMP", a.ne, a.nb, [a])
 
 
 def fill(a: Tensor) -> Tensor:
@@ -293,6 +303,11 @@ def sum_rows(a: Tensor) -> Tensor:
     return _result("SUM_ROWS", a.type, (1, *a.ne[1:]), [a])
 
 
+def sum_all(a: Tensor) -> Tensor:
+    """The sum of all elements (``ggml_sum``)."""
+    return _result("SUM", a.type, (1, 1, 1, 1), [a])
+
+
 def argsort(a: Tensor) -> Tensor:
     """Row numbers in order of value, i32 (``ggml_argsort``)."""
     return _result("ARGSORT", I32, a.ne, [a])
@@ -351,6 +366,15 @@ def lightning_indexer(q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Te
     if not ok:
         _fail("lightning_indexer", "shapes or types")
     return _result("LIGHTNING_INDEXER", F32, (k.ne[2], q.ne[2], 1, q.ne[3]), [q, k, weights, mask])
+
+
+def lightning_indexer_unmasked(q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
+    """Indexer scores before the mask: ne = (keys, tokens, 1, streams), as the fork lid-cuda has them."""
+    ok = q.type is F32 and weights.type is F32 and q.ne[0] == k.ne[0] and k.ne[1] == 1
+    ok = ok and q.ne[1] == weights.ne[0] and q.ne[2] == weights.ne[1] and q.ne[3] == k.ne[3] == weights.ne[3]
+    if not ok:
+        _fail("lightning_indexer", "shapes or types")
+    return _result("LIGHTNING_INDEXER", F32, (k.ne[2], q.ne[2], 1, q.ne[3]), [q, k, weights])
 
 
 def dsv4_hc_comb(mixes: Tensor, scale: Tensor, base: Tensor, hc: int) -> Tensor:

@@ -313,7 +313,7 @@ class QuickSched:
         copies: list[tuple[Place, int, Place]] = []
         kept: dict[Place, None] = {}
         made: set[tuple[Place, int]] = set()
-        limit = self.sched.max_split_inputs
+        sched = self.sched
         current = -1
         split = QuickSplit(-1, (0, 0))
         stretches: list[tuple[int, list[Crossing]]] = []
@@ -332,7 +332,7 @@ class QuickSched:
             stretches.append((at, crossings[at][BODY]))
         for at, found in stretches:
             for c in found:
-                full = limit is not None and len(split.inputs) >= limit
+                full = sched.is_full(len(splits) - 1, len(split.inputs))
                 if (
                     c.home != current
                     or (c.brings and split.inputs)
@@ -348,5 +348,7 @@ class QuickSched:
                     if (place, current) not in made:
                         made.add((place, current))
                         split.inputs.append(place)
+                        sched.make_room(len(splits) - 1, len(split.inputs))
                     copies.append(((at, c.node), j, place))
-        return Schedule(placed, splits, copies, list(kept), len(self.sched.backends) - 1)
+        sched.check_graph_inputs(len(kept))
+        return Schedule(placed, splits, copies, list(kept), len(sched.backends) - 1)

@@ -12,6 +12,12 @@ from memplan.ggml.backend import Backend, Buffer, BufferType
 from memplan.ggml.gallocr import Gallocr, Observer
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import FLAG_INPUT, FLAG_OUTPUT, VIEW_OPS, Tensor
+from memplan.releases import SplitInputs
+
+MAX_SPLIT_INPUTS = 30
+"""Inputs that a split has room for at first (``GGML_SCHED_MAX_SPLIT_INPUTS``)."""
+
+_LIMIT = "GGML_SCHED_MAX_SPLIT_INPUTS"
 
 MAX_COPIES = 4
 """Copies of split inputs that pipeline parallelism keeps (``GGML_SCHED_MAX_COPIES``)."""
@@ -39,7 +45,8 @@ class Sched:
         backends: the devices.  bufts: the type of each one's compute buffer.
         parallel: pipeline parallelism, four copies of each split input.
         op_offload: whether devices may ask for ops whose weights lie on the host.
-        max_split_inputs: a node that needs more inputs than this many starts a new split; None for any number.
+        split_inputs: how many inputs a split may have.
+        sinks_place_attention: whether flash attention runs where its sinks lie, as other ops do with their weights.
     """
 
     def __init__(
@@ -48,13 +55,16 @@ class Sched:
         bufts: list[BufferType],
         parallel: bool,
         op_offload: bool,
-        max_split_inputs: int | None = None,
+        split_inputs: SplitInputs = SplitInputs.ANY,
+        sinks_place_attention: bool = False,
     ) -> None:
         self.backends = backends
         self.bufts = bufts
         self.n_copies = MAX_COPIES if parallel else 1
         self.op_offload = op_offload
-        self.max_split_inputs = max_split_inputs
+        self.split_inputs = split_inputs
+        self.room: dict[int, int] = {}  # of splits that had to have room for more, by number
+        self.not_by_weights = ("ROPE",) if sinks_place_attention else ("ROPE", "FLASH_ATTN_EXT")
         self.splits: list[Split] = []
         self._copies: dict[tuple[int, int], list[Tensor]] = {}
         self._graph_inputs: list[Tensor] = []
@@ -124,7 +134,7 @@ class Sched:
             return i
         if t.flags & FLAG_INPUT:
             return len(self.backends) - 1
-        if t.op not in ("ROPE", "FLASH_ATTN_EXT"):
+        if t.op not in self.not_by_weights:
             for src in t.src:
                 if src.buffer is not None and src.buffer.weights:
                     return self._from_weight(t, src, src.buffer)
@@ -201,7 +211,7 @@ class Sched:
         self.splits = [split]
         for t in computed:
             backend = t.backend
-            full = self.max_split_inputs is not None and len(split.inputs) >= self.max_split_inputs
+            full = self.is_full(len(self.splits) - 1, len(split.inputs))
             if (
                 backend != current
                 or (split.inputs and self._brings_weight(t, current))
@@ -217,6 +227,26 @@ class Sched:
                 if s.backend != current and not self._readable(s, current):
                     t.src[j] = self._copy(s, split)
         split.end = len(nodes)
+
+    def is_full(self, split: int, n_inputs: int) -> bool:
+        """Whether a split, by its number, takes no more inputs, so that a node that needs one starts the next."""
+        if self.split_inputs is SplitInputs.ANY or n_inputs < MAX_SPLIT_INPUTS:
+            return False
+        return n_inputs >= self.room.get(split, MAX_SPLIT_INPUTS)
+
+    def make_room(self, split: int, n_inputs: int) -> None:
+        """A split, by its number, got one more input, ``n_inputs`` in all; aborts where llama.cpp does."""
+        if self.split_inputs is SplitInputs.ANY or n_inputs <= MAX_SPLIT_INPUTS:
+            return
+        if self.split_inputs is SplitInputs.AT_MOST_30:
+            raise SchedAbortError(f"GGML_ASSERT(n_inputs < {_LIMIT})")
+        room = self.room.get(split, MAX_SPLIT_INPUTS)
+        self.room[split] = 2 * room if n_inputs > room else room
+
+    def check_graph_inputs(self, n_inputs: int) -> None:
+        """Inputs of the graph that pipelining keeps copies of are limited as well; aborts where llama.cpp does."""
+        if self.split_inputs is SplitInputs.AT_MOST_30 and n_inputs > MAX_SPLIT_INPUTS:
+            raise SchedAbortError(f"GGML_ASSERT(n_graph_inputs < {_LIMIT})")
 
     def _brings_weight(self, t: Tensor, backend: int) -> bool:
         """Whether a weight must be copied in: a new split lets the memory of earlier ones be used again."""
@@ -241,6 +271,7 @@ class Sched:
                 c.flags |= FLAG_INPUT | FLAG_OUTPUT
             self._copies[key] = copies
             self._graph_inputs.append(src)
+            self.check_graph_inputs(len(self._graph_inputs))
 
     def _copy(self, src: Tensor, split: Split) -> Tensor:
         key = (id(src), split.backend)
@@ -253,6 +284,7 @@ class Sched:
                     c.flags |= FLAG_INPUT | FLAG_OUTPUT
             self._copies[key] = copies
             split.inputs.append(src)
+            self.make_room(len(self.splits) - 1, len(split.inputs))
         return copies[0]
 
     def copies(self, src: Tensor, backend: int) -> list[Tensor]:

@@ -12,6 +12,7 @@ from memplan.gguf.types import BY_NAME
 from memplan.llama.context import ContextParams
 from memplan.llama.hparams import CSA_RATIO
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
+from memplan.releases import LATEST, Release
 
 if TYPE_CHECKING:
     from memplan.llama.flags import Flags
@@ -22,15 +23,18 @@ if TYPE_CHECKING:
 MAX_SEQ = 256
 """LLAMA_MAX_SEQ."""
 
+_NEEDS_FLASH_ATTN = ("V cache quantization requires flash_attn", "quantized V cache requires flash_attn")
+"""llama.cpp's words, before and since it also compares K and V types."""
 
-def check_context(hp: HParams, flags: Flags) -> Refusal | None:
+
+def check_context(hp: HParams, flags: Flags, release: Release = LATEST) -> Refusal | None:
     """Why llama.cpp makes no context of this model with these flags, checked in its own order; None if it does."""
     type_k, type_v = BY_NAME[flags.type_k], BY_NAME[flags.type_v]
     if flags.n_batch == 0 and flags.n_ubatch == 0:
         return _other("n_batch and n_ubatch cannot both be zero", "give -b a number above 0")
     if flags.n_ctx == 0 and hp.n_ctx_train == 0:
         return _other("n_ctx and model->hparams.n_ctx_train cannot both be zero", "give -c")
-    if type_k is not type_v:
+    if release.equal_cache_types and type_k is not type_v:
         return Refusal(
             "k-v-types-differ",
             REFUSED,
@@ -41,7 +45,7 @@ def check_context(hp: HParams, flags: Flags) -> Refusal | None:
         return Refusal(
             "quantized-v-needs-flash-attention",
             REFUSED,
-            "quantized V cache requires flash_attn",
+            _NEEDS_FLASH_ATTN[release.equal_cache_types],
             "leave -fa at auto or on, or take an unquantised cache type",
         )
     if flags.flash_attn != "off":
@@ -101,9 +105,10 @@ def _died(condition: str) -> Refusal:
     return Refusal(OTHER, ABORT, f"GGML_ASSERT({condition}) failed", _CONVERT)
 
 
-def flash_attn(flags: Flags) -> Literal["auto", "on", "off"]:
-    """``-fa`` as the context takes it: a quantised cache turns ``auto`` into ``on``, which is not probed."""
-    return "on" if flags.flash_attn == "auto" and BY_NAME[flags.type_v].is_quantized else flags.flash_attn
+def flash_attn(flags: Flags, release: Release = LATEST) -> Literal["auto", "on", "off"]:
+    """``-fa`` as the context takes it: a quantised cache may turn ``auto`` into ``on``, which is not probed."""
+    settled = release.equal_cache_types and flags.flash_attn == "auto" and BY_NAME[flags.type_v].is_quantized
+    return "on" if settled else flags.flash_attn
 
 
 def output_buffer(hp: HParams, flags: Flags, placement: Placement) -> tuple[str, int]:

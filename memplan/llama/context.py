@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from memplan.ggml.backend import Backend, BufferType
 from memplan.ggml.graph import Graph
@@ -18,6 +18,7 @@ from memplan.ggml.sched import Sched, SchedAbortError
 from memplan.ggml.tensor import Tensor
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
+from memplan.releases import LATEST, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,21 @@ class Fused:
     hc_post: bool = True
 
 
+Path = Literal["auto", "fused", "unfused"]
+"""How an op that can be fused is computed; auto is what the release and the devices do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The ways that are asked for; what is not auto is not probed either."""
+
+    indexer: Path = "auto"
+    hyper_connections: Path = "auto"
+
+
+AS_RELEASED = Paths()
+
+
 class BuiltGraph(Protocol):
     """A whole graph as an architecture builds it; see ``memplan.models.deepseek4.pieces``."""
 
@@ -104,6 +120,9 @@ class BuiltGraph(Protocol):
 
 class Graphs(Protocol):
     """Builds the graphs of one model in one placement."""
+
+    def start(self, flash_attn: str) -> Fused:
+        """The ops that are fused until a probe turns them off."""
 
     def probes(self, flash_attn: str) -> Sequence[Probe]:
         """The fused ops that are tried, in llama.cpp's order; ``flash_attn`` is ``-fa``."""
@@ -181,16 +200,23 @@ class Context:
         parallel: bool,
         op_offload: bool,
         offload_kqv: bool,
-        max_split_inputs: int | None = None,
+        release: Release = LATEST,
         plain: bool = False,
     ) -> None:
         self.params = params
         self.devices = devices
         self.graphs = graphs
-        self.fused = Fused(flash_attn=flash_attn != "off")
+        self.fused = graphs.start(flash_attn)
         self.probes = graphs.probes(flash_attn)
         self.offload_kqv = offload_kqv
-        self.sched = Sched(devices.backends, devices.bufts, parallel, op_offload, max_split_inputs)
+        self.sched = Sched(
+            devices.backends,
+            devices.bufts,
+            parallel,
+            op_offload,
+            release.split_inputs,
+            release.sinks_place_attention,
+        )
         self.quick = QuickPlanner(self.sched)
         self.plain = plain or not self.quick.usable
 
@@ -199,12 +225,13 @@ class Context:
 
         Only the prompt graph is measured: so does llama.cpp when it plans without allocating.
         """
+        started = self.fused
         if not self.plain:
             try:
                 return self._reserve(self._quick_generation, self._quick_prompt)
             except (SchedAbortError, GGMLAssertError):
                 # an abort names a tensor, and only the whole graph has them all
-                self.fused = replace(self.fused, **{p.field: True for p in self.probes})
+                self.fused = started
         return self._reserve(self._plain_generation, self._plain_prompt)
 
     def _reserve(self, generation: _Generation, prompt: Callable[[Batch], _Prompt]) -> Reservation:
@@ -214,20 +241,26 @@ class Context:
         one_each = Batch.of(n_seqs, n_seqs, n_seqs)
         disabled: list[str] = []
         todo = list(self.probes)
-        while True:
+        counted: tuple[int, int] | None = None
+        self.sched.room.clear()
+        while todo:
             tg_nodes, tg_splits, misplaced = generation(one_each)
             failed = next((probe for probe in todo if probe.op in misplaced), None)
             if failed is None:
+                counted = tg_nodes, tg_splits
                 break
             todo = todo[todo.index(failed) + 1 :]
             disabled.append(failed.said)
             self.fused = replace(self.fused, **{failed.field: False})
         sizes, pp_nodes, pp_splits = prompt(p.prompt_batch)
+        if counted is None:
+            tg_nodes, tg_splits, _ = generation(one_each)
+            counted = tg_nodes, tg_splits
         return Reservation(
             bufts=self.devices.bufts,
             sizes=sizes,
-            nodes=(pp_nodes, tg_nodes),
-            splits=(pp_splits, tg_splits),
+            nodes=(pp_nodes, counted[0]),
+            splits=(pp_splits, counted[1]),
             fused=self.fused,
             disabled=tuple(disabled),
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from memplan.errors import BadHyperParameter, MissingKey, UnsupportedArchitecture, shown
 from memplan.gguf.header import Header, SkippedArray
+from memplan.releases import LATEST, Release
 
 ARCH = "deepseek4"
 MAX_LAYERS = 512
@@ -222,7 +223,11 @@ class _Keys:
         return tuple(int(str(r)) for r in items[:n])
 
 
-def load_hparams(header: Header, kv_overrides: Iterable[tuple[str, int | float | bool | str]] = ()) -> HParams:
+def load_hparams(
+    header: Header,
+    kv_overrides: Iterable[tuple[str, int | float | bool | str]] = (),
+    release: Release = LATEST,
+) -> HParams:
     """The hyper-parameters of ``header``'s model; ``kv_overrides``: what ``--override-kv`` puts in the file's place.
 
     Raises UnsupportedArchitecture, MissingKey, BadHyperParameter - the last also where llama.cpp would stop with an
@@ -240,7 +245,7 @@ def load_hparams(header: Header, kv_overrides: Iterable[tuple[str, int | float |
 
     n_all = k.u32("block_count")
     _check(0 < n_all <= MAX_LAYERS, f"block_count is {n_all}; llama.cpp takes 1 to {MAX_LAYERS}")
-    nextn = k.u32("nextn_predict_layers", 0)
+    nextn = k.u32("nextn_predict_layers", 0) if release.mtp_tensors else 0
     _check(nextn < n_all, f"nextn_predict_layers is {nextn} of {n_all} blocks; at least one must be left to run")
     if nextn and f"blk.{n_all - nextn}.nextn.eh_proj.weight" not in header.tensors:
         nextn = 0

@@ -18,6 +18,7 @@ from memplan.llama.context import ContextParams
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import CSA_RATIO, HCA_RATIO, HParams
 from memplan.llama.placement import Placement
+from memplan.releases import LATEST, Release
 
 CELL_PADDING = 256
 """Cells that a compressed or sliding cache is padded to."""
@@ -71,7 +72,11 @@ class CompState:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """All that a DeepSeek-V4 context remembers; ``context``: its bytes by buffer type name."""
+    """All that a DeepSeek-V4 context remembers.
+
+    ``context``: its bytes by buffer type name.  ``kv_unified``: whether slots share one context (they keep streams of
+    their own all the same).
+    """
 
     raw: KVCache
     csa: KVCache
@@ -81,6 +86,7 @@ class Memory:
     hca_state: CompState
     lid_state: CompState
     context: Mapping[str, int]
+    kv_unified: bool
 
     def tensor(self, role: str, il: int) -> CacheTensor:
         """The tensor that the graph reads and writes as ``role`` on layer ``il``.
@@ -116,13 +122,15 @@ def _pad(cells: int) -> int:
     return -(-cells // CELL_PADDING) * CELL_PADDING
 
 
-def create_memory(hp: HParams, flags: Flags, params: ContextParams, placement: Placement) -> Memory:
+def create_memory(
+    hp: HParams, flags: Flags, params: ContextParams, placement: Placement, release: Release = LATEST
+) -> Memory:
     """The caches and states of a context, each layer's on the layer's own device - or on the host with ``-nkvo``.
 
     The raw cache serves MTP blocks too, though nothing writes them. Sizes are summed buffer by buffer: one
     for each buffer type of each cache.
     """
-    build = _Builder(hp, flags, params.n_seq_max, placement)
+    build = _Builder(hp, flags, params.n_seq_max, placement, release)
     csa = [il for il in range(hp.n_layer_all) if hp.compress_ratios[il] == CSA_RATIO]
     hca = [il for il in range(hp.n_layer_all) if hp.compress_ratios[il] == HCA_RATIO]
     head, lid = hp.n_embd_head_k, hp.indexer_head_size
@@ -137,14 +145,15 @@ def create_memory(hp: HParams, flags: Flags, params: ContextParams, placement: P
         hca_state=build.state("hca", hca, HCA_RATIO, HCA_RATIO, head),
         lid_state=build.state("lid", csa, CSA_RATIO, 2 * CSA_RATIO, 2 * lid),
         context=build.context,
+        kv_unified=params.kv_unified,
     )
 
 
 class _Builder:
-    def __init__(self, hp: HParams, flags: Flags, n_stream: int, placement: Placement) -> None:
+    def __init__(self, hp: HParams, flags: Flags, n_stream: int, placement: Placement, release: Release) -> None:
         self._hp = hp
         self._n_stream = n_stream
-        self._n_rs_seq = flags.n_rs_seq
+        self._n_rs_seq = flags.n_rs_seq if release.compressor_snapshots else 0
         self._type_k = BY_NAME[flags.type_k]
         self._bufts = [d.buft if flags.offload_kqv else placement.cpu.buft for d in placement.layers]
         self.context: dict[str, int] = {}

@@ -17,6 +17,7 @@ from memplan.gguf.header import Header, TensorInfo
 from memplan.gguf.types import GGMLType
 from memplan.llama.hparams import CSA_RATIO, HParams
 from memplan.llama.refusals import REFUSED, Refusal
+from memplan.releases import LATEST, Release
 
 INPUT = -1
 """``ModelTensor.layer`` of the input layer, always on the host."""
@@ -29,7 +30,8 @@ OUTPUT = -2
 class ModelTensor:
     """One weight as it is loaded.
 
-    ``ne``: extents as the graph sees them (``attn_output_a`` is loaded as three dimensions, whatever the file says).
+    ``ne``: extents as the graph sees them (``attn_output_a`` is loaded as three dimensions where the release does
+    so, whatever the file says).
     ``op``: the op that decides which buffer types can hold it.  ``layer``: its block, or INPUT, or OUTPUT.
     ``nbytes``: bytes of data.
     """
@@ -71,7 +73,9 @@ class _Wanted:
     reshape: bool = False
 
 
-def load_tensors(header: Header, hp: HParams, load_mtp: bool = False) -> ModelTensors:
+def load_tensors(
+    header: Header, hp: HParams, load_mtp: bool = False, release: Release = LATEST
+) -> ModelTensors:
     """The weights that are loaded from ``header``; ``load_mtp`` keeps the MTP blocks, which a plain server skips.
 
     Raises MissingTensor and BadTensorShape. Skipped blocks must be complete and of the right shape all the same.
@@ -79,7 +83,7 @@ def load_tensors(header: Header, hp: HParams, load_mtp: bool = False) -> ModelTe
     """
     loaded: list[ModelTensor] = []
     skipped: list[str] = []
-    for w in _wanted(header.tensors, hp, load_mtp):
+    for w in _wanted(header.tensors, hp, load_mtp, release):
         info = header.tensors.get(w.name)
         if info is None:
             if w.optional:
@@ -130,7 +134,9 @@ def _text(shape: tuple[int, ...]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
-def _wanted(have: Mapping[str, TensorInfo], hp: HParams, load_mtp: bool) -> Iterator[_Wanted]:
+def _wanted(
+    have: Mapping[str, TensorInfo], hp: HParams, load_mtp: bool, release: Release
+) -> Iterator[_Wanted]:
     """Everything in the order of ``load_arch_tensors``, then the optional scales of ``load_tensors``."""
     e, v, hc = hp.n_embd, hp.n_vocab, hp.hc_mult
     yield _Wanted("token_embd.weight", (e, v), "GET_ROWS", INPUT)
@@ -140,9 +146,9 @@ def _wanted(have: Mapping[str, TensorInfo], hp: HParams, load_mtp: bool) -> Iter
     yield _Wanted("output_hc_base.weight", (hc,), "ADD", OUTPUT)
     yield _Wanted("output_hc_scale.weight", (1,), "MUL", OUTPUT)
     for il in range(hp.n_layer_all):
-        yield from _attention(hp, il)
+        yield from _attention(hp, il, release)
         yield from _compressors(hp, il)
-        yield from _ffn(hp, il)
+        yield from _ffn(hp, il, release)
         if il >= hp.n_layer:
             yield from _mtp(hp, il)
     # scales are asked for beside weights that were loaded, so not in blocks that are skipped
@@ -154,7 +160,7 @@ def _wanted(have: Mapping[str, TensorInfo], hp: HParams, load_mtp: bool) -> Iter
             yield _Wanted(f"output.{suffix}", (1,), "MUL_MAT", OUTPUT, optional=True)
 
 
-def _attention(hp: HParams, il: int) -> Iterator[_Wanted]:
+def _attention(hp: HParams, il: int, release: Release) -> Iterator[_Wanted]:
     e, heads, d, q = hp.n_embd, hp.n_head, hp.n_embd_head_k, hp.n_lora_q
     groups, lora, p = hp.o_group_count, hp.o_lora_rank, f"blk.{il}."
     yield _Wanted(p + "attn_norm.weight", (e,), "MUL", il)
@@ -164,7 +170,9 @@ def _attention(hp: HParams, il: int) -> Iterator[_Wanted]:
     yield _Wanted(p + "attn_q_b.weight", (q, heads * d), "MUL_MAT", il)
     yield _Wanted(p + "attn_kv.weight", (e, d), "MUL_MAT", il)
     yield _Wanted(p + "attn_kv_a_norm.weight", (d,), "MUL", il)
-    yield _Wanted(p + "attn_output_a.weight", (heads * d // groups, lora, groups), "MUL_MAT", il, reshape=True)
+    in_groups = release.attn_output_a_in_groups
+    output_a = (heads * d // groups, lora, groups) if in_groups else (heads * d // groups, lora * groups)
+    yield _Wanted(p + "attn_output_a.weight", output_a, "MUL_MAT", il, reshape=in_groups)
     yield _Wanted(p + "attn_output_b.weight", (groups * lora, e), "MUL_MAT", il)
     mix = (2 + hp.hc_mult) * hp.hc_mult
     for part in ("attn", "ffn"):
@@ -193,14 +201,15 @@ def _compressor(prefix: str, e: int, width: int, out: int, ratio: int, il: int) 
     yield _Wanted(prefix + "_compressor_norm.weight", (out,), "MUL", il)
 
 
-def _ffn(hp: HParams, il: int) -> Iterator[_Wanted]:
+def _ffn(hp: HParams, il: int, release: Release) -> Iterator[_Wanted]:
     e, n, ff, p = hp.n_embd, hp.n_expert, hp.n_ff_exp, f"blk.{il}."
     yield _Wanted(p + "ffn_gate_inp.weight", (e, n), "MUL_MAT", il)
     if il < hp.hash_layer_count:
         yield _Wanted(p + "ffn_gate_tid2eid.weight", (hp.n_expert_used, hp.n_vocab), "GET_ROWS", il)
     else:
         yield _Wanted(p + "exp_probs_b.bias", (n,), "ADD", il)
-    yield _Wanted(p + "exp_probs_b_vl.bias", (n,), "ADD", il, optional=True)
+    if release.image_routing_bias:
+        yield _Wanted(p + "exp_probs_b_vl.bias", (n,), "ADD", il, optional=True)
     yield _Wanted(p + "ffn_norm.weight", (e,), "MUL", il)
     yield _Wanted(p + "ffn_gate_exps.weight", (e, ff, n), "MUL_MAT_ID", il)
     yield _Wanted(p + "ffn_down_exps.weight", (ff, e, n), "MUL_MAT_ID", il)

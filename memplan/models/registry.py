@@ -11,7 +11,7 @@ from memplan.models.deepseek4.graphs import DeepSeek4
 
 if TYPE_CHECKING:
     from memplan.gguf.header import Header
-    from memplan.llama.context import Graphs
+    from memplan.llama.context import Graphs, Paths
     from memplan.llama.hparams import HParams
     from memplan.llama.kv_cache import Memory
     from memplan.llama.model_tensors import ModelTensors
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class ArchitectureModel(Protocol):
     """What an architecture makes of one model's weights, for all estimates of it."""
 
-    def at(self, memory: Memory, buffers: BufferMap, release: Release) -> Graphs:
-        """What builds the model's graphs with its caches, in one placement."""
+    def at(self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths) -> Graphs:
+        """What builds the model's graphs with its caches, in one placement, along the paths that are asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from memplan.ggml import ops
-from memplan.ggml.backend import Buffer, BufferType
+from memplan.ggml.backend import Backend, Buffer, BufferType
 from memplan.ggml.graph import Graph
 from memplan.ggml.sched import Sched, SchedAbortError
-from memplan.ggml.tensor import Tensor
-from memplan.gguf.types import F32
+from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
+from memplan.gguf.types import F16, F32
+from memplan.releases import SplitInputs
 from tests.ggml.toys import HOST, ToyBackend, ToyBuffer
 
 GPU = ToyBuffer("GPU0")
@@ -30,10 +31,14 @@ def graph_of(*results: Tensor) -> Graph:
 
 
 def sched(
-    *gpus: ToyBackend, parallel: bool = False, op_offload: bool = True, max_split_inputs: int | None = None
+    *gpus: ToyBackend,
+    parallel: bool = False,
+    op_offload: bool = True,
+    split_inputs: SplitInputs = SplitInputs.ANY,
+    sinks_place_attention: bool = False,
 ) -> Sched:
-    backends = [*gpus, ToyBackend("CPU", HOST)]
-    return Sched(backends, [b.buft for b in backends], parallel, op_offload, max_split_inputs)
+    backends: list[Backend] = [*gpus, ToyBackend("CPU", HOST)]
+    return Sched(backends, [b.buft for b in backends], parallel, op_offload, split_inputs, sinks_place_attention)
 
 
 def test_ops_run_where_their_weights_lie() -> None:
@@ -103,14 +108,61 @@ def test_pipeline_parallelism_keeps_four_copies_of_each_input() -> None:
     assert sched(*gpus, parallel=True).reserve_size(build()) == [256 * 5, 256 * 5, 256 * 4]
 
 
-def test_a_full_split_gives_way_to_a_new_one_where_a_release_does_so() -> None:
-    inputs = [ops.new_input(F32, 8) for _ in range(5)]
-    total = ops.mul_mat(weight(GPU, 8, 8), inputs[0])
-    for x in inputs[1:]:
-        total = ops.add(total, x)
-    s = sched(ToyBackend("GPU0", GPU), max_split_inputs=2)
-    s.split_graph(graph_of(total))
-    assert [len(split.inputs) for split in s.splits] == [2, 2, 1]
+def sum_of_inputs(count: int) -> Graph:
+    """A graph whose nodes on the GPU need ``count`` inputs, one each."""
+    total = ops.mul_mat(weight(GPU, 8, 8), ops.new_input(F32, 8))
+    for _ in range(count - 1):
+        total = ops.add(total, ops.new_input(F32, 8))
+    return graph_of(total)
+
+
+@pytest.mark.parametrize(
+    ("takes", "inputs"),
+    [(SplitInputs.AT_MOST_30, [30, 30, 5]), (SplitInputs.DOUBLED, [30, 30, 5]), (SplitInputs.ANY, [65])],
+)
+def test_a_full_split_gives_way_to_a_new_one_where_a_release_does_so(takes: SplitInputs, inputs: list[int]) -> None:
+    s = sched(ToyBackend("GPU0", GPU), split_inputs=takes)
+    s.split_graph(sum_of_inputs(65))
+    assert [len(split.inputs) for split in s.splits] == inputs
+
+
+def pairs_of_inputs(count: int) -> Graph:
+    """The same, but for the last node, which needs two at once."""
+    total = ops.mul_mat(weight(GPU, 8, 8), ops.new_input(F32, 8))
+    for _ in range(count - 3):
+        total = ops.add(total, ops.new_input(F32, 8))
+    pair = ops.concat(ops.new_input(F32, 8), ops.new_input(F32, 8), 1)
+    pair.flags |= FLAG_OUTPUT
+    return graph_of(total, ops.add(pair, ops.view_1d(total, 8, 0)))
+
+
+def test_a_node_with_too_many_inputs_aborts_or_doubles_the_room() -> None:
+    with pytest.raises(SchedAbortError, match="n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS"):
+        sched(ToyBackend("GPU0", GPU), split_inputs=SplitInputs.AT_MOST_30).split_graph(pairs_of_inputs(31))
+    s = sched(ToyBackend("GPU0", GPU), split_inputs=SplitInputs.DOUBLED)
+    s.split_graph(pairs_of_inputs(31))
+    assert [len(split.inputs) for split in s.splits] == [31]
+    s.split_graph(sum_of_inputs(65))
+    assert [len(split.inputs) for split in s.splits] == [60, 5]
+
+
+def test_inputs_that_pipelining_keeps_are_limited_where_splits_are() -> None:
+    gpu = ToyBackend("GPU0", GPU)
+    with pytest.raises(SchedAbortError, match="n_graph_inputs < GGML_SCHED_MAX_SPLIT_INPUTS"):
+        sched(gpu, parallel=True, split_inputs=SplitInputs.AT_MOST_30).split_graph(sum_of_inputs(31))
+    sched(gpu, parallel=True, split_inputs=SplitInputs.DOUBLED).split_graph(sum_of_inputs(31))
+
+
+def test_old_schedulers_place_attention_by_its_sinks() -> None:
+    q, k = ops.new_input(F32, 64, 8, 4), ops.new_input(F16, 64, 256, 1)
+    mask = ops.new_input(F16, 256, 8)
+
+    def home(sinks_place_attention: bool) -> int:
+        t = ops.flash_attn_ext(q, k, k, mask, weight(GPU1, 4), 0)
+        s = sched(*(ToyBackend(b.name, b) for b in (GPU, GPU1)), sinks_place_attention=sinks_place_attention)
+        return s.from_location(t)
+
+    assert (home(True), home(False)) == (1, -1)
 
 
 def test_a_weight_that_nothing_can_use_is_an_abort_in_ggmls_words() -> None:

@@ -1,7 +1,8 @@
-"""Compressors: blocks of keys pooled into one key each, and the states they carry from batch to batch.
+"""Compressors: blocks of keys pooled into one key each.
 
-Follows ``src/models/deepseek4.cpp`` (``build_hca_compressed_kv_from_state``, ``dsv4_build_state_restore`` and their
-neighbours) and ``src/llama-kv-cache.cpp`` (``cpy_k``, ``get_k``), v0.5.0.
+Follows ``src/models/deepseek4.cpp`` (``build_hca_compressed_kv_from_state``,
+``build_overlap_compressed_kv_from_state``) and ``src/llama-kv-cache.cpp`` (``cpy_k``, ``get_k``), v0.5.0, and for
+older forms b9842.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.hparams import CSA_RATIO, HCA_RATIO
-from memplan.models.deepseek4.pieces import Pieces, hadamard
+from memplan.models.deepseek4.states import States
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.models.deepseek4.inputs import Inputs
 
 
-class Compressors(Pieces):
+class Compressors(States):
     """Compressed keys into their caches."""
 
     csa: Inputs
@@ -31,7 +32,7 @@ class Compressors(Pieces):
         comp = ops.sum_rows(ops.mul(values, ops.soft_max(scores)))
         comp = self.cb(ops.cont(ops.permute(comp, 1, 0, 2, 3)), name, il)
         comp = self.cb(self.norm(comp, norm, il), name, il)
-        return self.cb(self.rope(comp, inp.state_write_pos), name, il)
+        return self.cb(self.rope(comp, inp.state_write_pos, f"{name}-{il}"), name, il)
 
     def compress_hca(self, kv_state: Tensor, score_state: Tensor, norm: Tensor, il: int) -> Tensor:
         """``build_hca_compressed_kv_from_state``."""
@@ -45,67 +46,48 @@ class Compressors(Pieces):
         self, kv_state: Tensor, score_state: Tensor, inp: Inputs, norm: Tensor, n: int, name: str, il: int
     ) -> Tensor:
         """``build_overlap_compressed_kv_from_state``: each block also reads the one before."""
-        n_blocks = inp.state_write_pos.ne[0]
-        n_read = CSA_RATIO * n_blocks
         kv_state = self.append_zero_row(kv_state)
         score_state = self.append_zero_row(score_state)
-        kv_rows = ops.get_rows(kv_state, inp.state_read_idxs)
-        score_rows = ops.get_rows(score_state, inp.state_read_idxs)
-
-        def half(rows: Tensor, offset: int) -> Tensor:
-            part = ops.cont(ops.view_2d(rows, n, n_read, rows.nb[1], offset))
-            return ops.reshape(part, n, CSA_RATIO, n_blocks)
-
-        current = n_read * kv_rows.nb[1] + kv_rows.type.row_size(n)
-        kv_prev = self.cb(half(kv_rows, 0), name, il)
-        score_prev = self.cb(half(score_rows, 0), name, il)
-        kv_cur = half(kv_rows, current)
-        score_cur = half(score_rows, current)
+        halves = self.halves_read_once if self.release.compressor_reads_once else self.halves_read_apart
+        (kv_prev, kv_cur), (score_prev, score_cur) = halves((kv_state, score_state), inp, n)
+        self.cb(kv_prev, name, il)
+        self.cb(score_prev, name, il)
         values = ops.concat(kv_prev, kv_cur, 1)
         scores = ops.concat(score_prev, score_cur, 1)
         return self.pool(values, scores, inp, norm, name, il)
+
+    @staticmethod
+    def halves_read_once(states: tuple[Tensor, ...], inp: Inputs, n: int) -> list[tuple[Tensor, Tensor]]:
+        """For each state the blocks before and the blocks themselves, out of rows gathered in one go."""
+        blocks = inp.state_write_pos.ne[0]
+        n_read = CSA_RATIO * blocks
+        found = []
+        for rows in [ops.get_rows(state, inp.state_read_idxs) for state in states]:
+            current = n_read * rows.nb[1] + rows.type.row_size(n)
+            parts = [ops.cont(ops.view_2d(rows, n, n_read, rows.nb[1], offset)) for offset in (0, current)]
+            found.append((ops.reshape(parts[0], n, CSA_RATIO, blocks), ops.reshape(parts[1], n, CSA_RATIO, blocks)))
+        return found
+
+    @staticmethod
+    def halves_read_apart(states: tuple[Tensor, ...], inp: Inputs, n: int) -> list[tuple[Tensor, Tensor]]:
+        """The same, each half's rows gathered by themselves."""
+        blocks = inp.state_write_pos.ne[0]
+        n_read = CSA_RATIO * blocks
+        idxs = inp.state_read_idxs
+        prev, cur = (ops.view_1d(idxs, n_read, half * n_read * idxs.type.type_size) for half in (0, 1))
+
+        def half(state: Tensor, which: Tensor, first: int) -> Tensor:
+            rows = ops.get_rows(state, which)
+            part = ops.cont(ops.view_2d(rows, n, n_read, rows.nb[1], rows.type.row_size(first)))
+            return ops.reshape(part, n, CSA_RATIO, blocks)
+
+        return [(half(state, prev, 0), half(state, cur, n)) for state in states]
 
     @staticmethod
     def append_zero_row(t: Tensor) -> Tensor:
         """``dsv4_append_zero_row``: what a block before the first one reads."""
         row = ops.reshape(ops.scale(ops.view_1d(t, t.ne[0], 0)), t.ne[0], 1)
         return ops.concat(t, row, 1)
-
-    def state(self, which: str, part: str, il: int) -> Tensor:
-        """The compressor state's rows of all streams and snapshots (``get_kv_all``, ``get_score_all``)."""
-        t = self.leaf(f"dsv4_{which}_state_{part}", il)
-        return ops.view_2d(t, t.ne[0], t.ne[1] * t.ne[2], t.nb[1], 0)
-
-    def copy_state(self, which: str, part: str, source: Tensor, idxs: tuple[Tensor, Tensor], il: int) -> Tensor:
-        """Rows of ``source`` copied into the state."""
-        rows = ops.get_rows(source, idxs[0])
-        return ops.set_rows(self.state(which, part, il), rows, idxs[1])
-
-    def restored_state(self, which: str, inp: Inputs, il: int) -> tuple[Tensor, Tensor]:
-        """The state as the batch finds it: keys and scores (``dsv4_build_state_restore``)."""
-        kv, score = self.state(which, "kv", il), self.state(which, "score", il)
-        if inp.state_restore is not None:
-            kv = self.copy_state(which, "kv", kv, inp.state_restore, il)
-            score = self.copy_state(which, "score", score, inp.state_restore, il)
-        return kv, score
-
-    def with_new_rows(self, which: str, restored: Tensor, new: Tensor) -> Tensor:
-        """The state's current rows, snapshots left out, with the batch's new ones behind them."""
-        state = self.memory.hca_state if which == "hca" else self.memory.csa_state
-        n_rows = state.state_size * state.n_stream
-        return ops.concat(ops.view_2d(restored, restored.ne[0], n_rows, restored.nb[1], 0), new, 1)
-
-    def persist(
-        self, which: str, inp: Inputs, restored: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], il: int
-    ) -> None:
-        """What the next batch needs goes into the state, snapshots first (``dsv4_build_state_snapshot``)."""
-        parts = ("kv", "score")
-        if inp.state_snapshot is not None:
-            for part, old, cur in zip(parts, restored, new, strict=True):
-                self.graph.expand(self.copy_state(which, part, ops.concat(old, cur, 1), inp.state_snapshot, il))
-        idxs = (inp.state_persist_src_idxs, inp.state_persist_dst_idxs)
-        for part, cur in zip(parts, new, strict=True):
-            self.graph.expand(self.copy_state(which, part, cur, idxs, il))
 
     def new_state(self, which: str, prefix: str, inp: Inputs, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
         """The batch's rows for a compressor: keys, and scores with their position's bias."""
@@ -114,11 +96,12 @@ class Compressors(Pieces):
         ape_rows = ops.get_rows(self.w(il, f"{prefix}_compressor_ape"), inp.state_pos)
         return kv, self.cb(ops.add(score, ape_rows), f"{which}_state_score_ape", il)
 
-    def write_compressed(self, which: str, inp: Inputs, comp: Tensor, il: int) -> None:
-        """New compressed rows into their cache."""
+    def write_compressed(self, which: str, inp: Inputs, comp: Tensor, il: int) -> Tensor:
+        """New compressed rows into their cache, rotated if the cache's are."""
         if inp.k_rot is not None:
-            comp = self.cb(hadamard(comp, inp.k_rot), f"{which}_state_compress_rot", il)
+            comp = self.cb(self.hadamard(comp, inp.k_rot), f"{which}_state_compress_rot", il)
         self.graph.expand(self.cpy_k(f"cache_k@{which}", comp, inp.state_write_idxs, il))
+        return comp
 
     def csa_compressors(self, cur: Tensor, il: int) -> None:
         """A CSA layer's two compressors: the attention's and the indexer's."""
@@ -128,21 +111,21 @@ class Compressors(Pieces):
             ("lid", "indexer", self.lid, hp.indexer_head_size),
         ):
             new = self.new_state(which, prefix, inp, cur, il)
-            restored = self.restored_state(which, inp, il)
-            kv, score = (self.with_new_rows(which, r, c) for r, c in zip(restored, new, strict=True))
+            carried = self.carried(which, inp, il)
+            kv, score = (self.with_new_rows(which, c, rows) for c, rows in zip(carried, new, strict=True))
             norm = self.w(il, f"{prefix}_compressor_norm")
             comp = self.compress_overlap(kv, score, inp, norm, n, f"{which}_state_compress", il)
-            self.write_compressed(which, inp, comp, il)
-            self.persist(which, inp, restored, new, il)
+            comp = self.write_compressed(which, inp, comp, il)
+            self.persist(which, inp, carried, new, comp, il)
 
     def hca_compressor(self, cur: Tensor, il: int) -> None:
         """An HCA layer's compressor."""
         new = self.new_state("hca", "attn", self.hca, cur, il)
-        restored = self.restored_state("hca", self.hca, il)
-        kv, score = (self.with_new_rows("hca", r, c) for r, c in zip(restored, new, strict=True))
+        carried = self.carried("hca", self.hca, il)
+        kv, score = (self.with_new_rows("hca", c, rows) for c, rows in zip(carried, new, strict=True))
         comp = self.compress_hca(kv, score, self.w(il, "attn_compressor_norm"), il)
-        self.write_compressed("hca", self.hca, comp, il)
-        self.persist("hca", self.hca, restored, new, il)
+        comp = self.write_compressed("hca", self.hca, comp, il)
+        self.persist("hca", self.hca, carried, new, comp, il)
 
     def cpy_k(self, cache: str, k_cur: Tensor, k_idxs: Tensor, il: int) -> Tensor:
         """Rows written into a cache (``llama_kv_cache::cpy_k``)."""

@@ -1,6 +1,7 @@
 """Routed and shared experts.
 
-Follows ``src/llama-graph.cpp`` (``build_moe_ffn``, ``build_ffn``) as ``src/models/deepseek4.cpp`` calls them, v0.5.0.
+Follows ``src/llama-graph.cpp`` (``build_moe_ffn``, ``build_ffn``) as ``src/models/deepseek4.cpp`` calls them, v0.5.0,
+and for older forms b10568.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class FeedForward(Pieces):
         if hp.expert_weights_norm:
             weights = ops.reshape(weights, used, n)
             total = self.cb(ops.sum_rows(weights), "ffn_moe_weights_sum", il)
-            total = self.cb(ops.clamp(total), "ffn_moe_weights_sum_clamped", il)
+            total = self.cb(self.clamp(total), "ffn_moe_weights_sum_clamped", il)
             weights = self.cb(ops.div(weights, total), "ffn_moe_weights_norm", il)
             weights = ops.reshape(weights, 1, used, n)
         if hp.expert_weights_scale not in (0.0, 1.0):
@@ -43,7 +44,7 @@ class FeedForward(Pieces):
         cur = ops.reshape(cur, cur.ne[0], 1, n)
         up = self.cb(ops.mul_mat_id(self.w(il, "ffn_up_exps"), cur, selected), "ffn_moe_up", il)
         gate = self.cb(ops.mul_mat_id(self.w(il, "ffn_gate_exps"), cur, selected), "ffn_moe_gate", il)
-        cur = self.gated(gate, up, hp.swiglu_clamp_exp[il], "ffn_moe_swiglu", il)
+        cur = self.gated(gate, up, hp.swiglu_clamp_exp[il], "ffn_moe", il)
         experts = self.cb(ops.mul_mat_id(self.w(il, "ffn_down_exps"), cur, selected), "ffn_moe_down", il)
         experts = self.cb(ops.mul(experts, weights), "ffn_moe_weighted", il)
         graph.expand(experts)
@@ -61,14 +62,22 @@ class FeedForward(Pieces):
         return self.cb(out, "ffn_moe_out", il)
 
     def gated(self, gate: Tensor, up: Tensor, limit: float, name: str, il: int) -> Tensor:
-        """SwiGLU, with limits where the model has them."""
-        if limit > 1e-6:
-            return self.cb(ops.glu(gate, up, "SWIGLU_CLAMP"), f"{name}_limited", il)
-        return self.cb(ops.glu(gate, up, "SWIGLU"), name, il)
+        """SwiGLU, with limits where the model has them: ``name`` is ``ffn`` or ``ffn_moe``."""
+        if limit <= 1e-6:
+            return self.cb(ops.glu(gate, up, "SWIGLU"), f"{name}_swiglu", il)
+        if self.release.swiglu_clamp:
+            return self.cb(ops.glu(gate, up, "SWIGLU_CLAMP"), f"{name}_swiglu_limited", il)
+        up = self.cb(self.clamp(up), f"{name}_up_clamped", il)
+        gate = self.cb(self.clamp(gate), f"{name}_gate_clamped", il)
+        return self.cb(ops.glu(gate, up, "SWIGLU"), f"{name}_swiglu_limited", il)
+
+    def clamp(self, t: Tensor) -> Tensor:
+        """``t`` held between two limits (``ggml_clamp``)."""
+        return ops.clamp_inplace(t) if self.release.clamps_inplace else ops.clamp(t)
 
     def shared_expert(self, cur: Tensor, il: int) -> Tensor:
         """``build_ffn`` with the shared expert's weights."""
         up = self.cb(ops.mul_mat(self.w(il, "ffn_up_shexp"), cur), "ffn_up", il)
         gate = self.cb(ops.mul_mat(self.w(il, "ffn_gate_shexp"), cur), "ffn_gate", il)
-        cur = self.gated(gate, up, self.hp.swiglu_clamp_shexp[il], "ffn_swiglu", il)
+        cur = self.gated(gate, up, self.hp.swiglu_clamp_shexp[il], "ffn", il)
         return self.cb(ops.mul_mat(self.w(il, "ffn_down_shexp"), cur), "ffn_shexp", il)

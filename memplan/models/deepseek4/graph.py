@@ -1,18 +1,23 @@
 """DeepSeek-V4's graph, tensor by tensor, with the names llama.cpp gives them.
 
-Follows ``src/models/deepseek4.cpp`` and the shared pieces of ``src/llama-graph.cpp`` (v0.5.0).
+Follows ``src/models/deepseek4.cpp`` and the shared pieces of ``src/llama-graph.cpp``, v0.5.0.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from memplan.ggml import ops
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import Tensor
-from memplan.gguf.types import F16, F32, I32, I64
+from memplan.gguf.types import F32, I32, I64, GGMLType
 from memplan.models.deepseek4.attention import Attention
 from memplan.models.deepseek4.feed_forward import FeedForward
 from memplan.models.deepseek4.hyper_connections import HyperConnections
-from memplan.models.deepseek4.inputs import Inputs, k_rot
+from memplan.models.deepseek4.inputs import Inputs, k_rot, mask_types, n_blocks
+
+if TYPE_CHECKING:
+    from memplan.llama.kv_cache import CompState, KVCache
 
 
 class DeepSeek4Graph(HyperConnections, Attention, FeedForward):
@@ -31,16 +36,22 @@ class DeepSeek4Graph(HyperConnections, Attention, FeedForward):
         self.cb(cur, "embd", -1)
         self.inp_pos = ops.new_input(I32, n, name="inp_pos")
         self.out_ids = ops.new_input(I32, self.batch.n_outputs, name="out_ids")
-        mask_type = F16 if self.fused.flash_attn else F32
         self.k_idxs = ops.new_input(I64, n)
         raw = memory.raw
-        self.raw_mask = ops.new_input(mask_type, raw.size, n // raw.n_stream, 1, raw.n_stream, name="attn_inp_kq_mask")
+        masks = self.masks = mask_types(self.release, self.fused, memory)
+        self.raw_mask = ops.new_input(masks.raw, raw.size, n // raw.n_stream, 1, raw.n_stream, name="attn_inp_kq_mask")
         self.raw_rot = k_rot(raw)
-        self.csa = Inputs(memory.csa, memory.csa_state, self.batch, mask_type)
-        self.hca = Inputs(memory.hca, memory.hca_state, self.batch, mask_type)
-        self.lid = Inputs(memory.lid, memory.lid_state, self.batch, F16 if self.fused.lid else F32)
+        rotated = self.release.rotates_compressed_keys
+        self.csa = self.comp_inputs(memory.csa, memory.csa_state, masks.compressed, rotated)
+        self.hca = self.comp_inputs(memory.hca, memory.hca_state, masks.compressed, rotated)
+        self.lid = self.comp_inputs(memory.lid, memory.lid_state, masks.indexer, rotated=True)
         graph.expand(self.raw_mask)
         return cur
+
+    def comp_inputs(self, cache: KVCache, state: CompState, mask_type: GGMLType, rotated: bool) -> Inputs:
+        """The inputs of one compressed cache."""
+        blocks = n_blocks(self.release, self.batch, state.ratio)
+        return Inputs(cache, state, self.batch, blocks, mask_type, rotated)
 
     def layer(self, inp: Tensor, il: int) -> Tensor:
         """One block: attention and feed-forward, each between hyper-connections."""
@@ -52,14 +63,16 @@ class DeepSeek4Graph(HyperConnections, Attention, FeedForward):
         mid = self.cb(self.hc_post(cur, inp, post, comb, il), "hc_attn_post", il)
         cur, post, comb = self.hc_pre(mid, "ffn", il)
         self.cb(cur, "hc_ffn_pre", il)
-        for t in (mid, post, comb):
-            graph.expand(t)
+        if self.release.ffn_inputs_first:
+            for t in (mid, post, comb):
+                graph.expand(t)
         cur = self.cb(self.norm(cur, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         moe_out = self.moe(cur, il)
         cur = self.cb(ops.add(moe_out, self.shared_expert(cur, il)), "ffn_out", il)
-        out = self.cb(self.hc_post(cur, mid, post, comb, il), "l_last", il)
-        self.pinned.append((out, il))
-        return out
+        out = self.hc_post(cur, mid, post, comb, il)
+        if self.release.pins_layer_ends:
+            self.pinned.append((out, il))
+        return self.cb(out, "l_last" if self.release.pins_layer_ends else "l_out", il)
 
     def head(self) -> Tensor:
         """Embeddings spread over the streams: what the first layer reads."""

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Protocol
 from memplan.ggml.parts import Part, PartBuilder
 from memplan.ggml.quick import GraphParts
 from memplan.ggml.tensor import Tensor, new_tensor
-from memplan.llama.context import FLASH_ATTN, HYPER_CONNECTIONS, LIGHTNING_INDEXER, Batch, Fused, Probe
+from memplan.llama.context import (
+    AS_RELEASED,
+    FLASH_ATTN,
+    HYPER_CONNECTIONS,
+    LIGHTNING_INDEXER,
+    Batch,
+    Fused,
+    Paths,
+    Probe,
+)
 from memplan.models.deepseek4.graph import DeepSeek4Graph
+from memplan.releases import Indexer
 
 if TYPE_CHECKING:
     from memplan.ggml.backend import Buffer, BufferType
@@ -50,15 +60,18 @@ class DeepSeek4:
         self.kinds = [tuple(kind) for kind in kinds]
         self._parts: dict[tuple[object, ...], tuple[list[Part], list[Tensor]]] = {}
 
-    def at(self, memory: Memory, buffers: BufferMap, release: Release) -> DeepSeek4Graphs:
-        """The model with its caches, in one placement."""
-        return DeepSeek4Graphs(self, memory, buffers, release)
+    def at(
+        self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths = AS_RELEASED
+    ) -> DeepSeek4Graphs:
+        """The model with its caches, in one placement; ``paths``: which fused ops are asked for or ruled out."""
+        return DeepSeek4Graphs(self, memory, buffers, release, paths)
 
     def parts(self, batch: Batch, fused: Fused, graphs: DeepSeek4Graphs) -> tuple[list[Part], list[Tensor]]:
         """The part at each position (embeddings, layers, output) and the graph's inputs; like layers share one."""
         m = graphs.memory
         type_k = m.raw.k[0].type
-        key = (batch, fused, m.raw.size, m.csa.size, m.hca.size, m.raw.n_stream, type_k, m.csa_state.n_rs_seq)
+        sizes = (m.raw.size, m.csa.size, m.hca.size, m.raw.n_stream, m.csa_state.n_rs_seq)
+        key = (batch, fused, sizes, type_k, m.kv_unified, graphs.release)
         known = self._parts.get(key)
         if known is None:
             if len(self._parts) >= KEPT_SIZES:
@@ -67,7 +80,7 @@ class DeepSeek4:
         return known
 
     def _build_parts(self, batch: Batch, fused: Fused, graphs: DeepSeek4Graphs) -> tuple[list[Part], list[Tensor]]:
-        b = DeepSeek4Graph(self.hp, batch, fused, graphs.memory, graphs.leaf)
+        b = DeepSeek4Graph(self.hp, batch, fused, graphs.memory, graphs.release, graphs.leaf)
         builder = PartBuilder(b.graph, b.roles, b.fused_nodes, b.pinned, b.on_host)
         first = builder.first(b.head)
         like = first.tensor(first.out)
@@ -85,23 +98,39 @@ class DeepSeek4:
 class DeepSeek4Graphs:
     """Builds the graphs of one model in one placement (``memplan.llama.context.Graphs``)."""
 
-    def __init__(self, model: DeepSeek4, memory: Memory, buffers: BufferMap, release: Release) -> None:
+    def __init__(
+        self, model: DeepSeek4, memory: Memory, buffers: BufferMap, release: Release, paths: Paths = AS_RELEASED
+    ) -> None:
         self.model = model
         self.memory = memory
         self.buffers = buffers
         self.release = release
+        self.paths = paths
+
+    def start(self, flash_attn: str) -> Fused:
+        """What is fused before any probe: what the release has ops for, if not ruled out."""
+        release, paths = self.release, self.paths
+        hc = release.hyper_connection_ops and paths.hyper_connections != "unfused"
+        return Fused(
+            flash_attn=flash_attn != "off",
+            lid=release.indexer is not Indexer.UNFUSED and paths.indexer != "unfused",
+            hc_pre=hc,
+            hc_comb=hc,
+            hc_post=hc,
+        )
 
     def probes(self, flash_attn: str) -> tuple[Probe, ...]:
         """The fused ops that are tried, in llama.cpp's order."""
+        release, paths = self.release, self.paths
         return (
             *((FLASH_ATTN,) if flash_attn == "auto" else ()),
-            *((LIGHTNING_INDEXER,) if self.release.indexer_probe else ()),
-            *HYPER_CONNECTIONS,
+            *((LIGHTNING_INDEXER,) if release.indexer_probe and paths.indexer == "auto" else ()),
+            *(HYPER_CONNECTIONS if release.hyper_connection_ops and paths.hyper_connections == "auto" else ()),
         )
 
     def whole(self, batch: Batch, fused: Fused) -> DeepSeek4Graph:
         """Every tensor of the graph."""
-        b = DeepSeek4Graph(self.model.hp, batch, fused, self.memory, self.leaf)
+        b = DeepSeek4Graph(self.model.hp, batch, fused, self.memory, self.release, self.leaf)
         b.build()
         return b
 

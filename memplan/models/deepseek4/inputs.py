@@ -1,21 +1,55 @@
 """The graph's inputs: what llama.cpp fills in before each run.
 
-Follows ``src/llama-graph.cpp`` (``build_inp_dsv4``, ``dsv4_build_comp_inputs``) and ``src/llama-kv-cache-dsv4.cpp``
-(``dsv4_build_reserve_comp_plan``), v0.5.0.
+Follows ``src/llama-graph.cpp`` (``build_inp_dsv4``, ``dsv4_build_comp_inputs``, ``dsv4_build_raw_kq_mask``) and
+``src/llama-kv-cache-dsv4.cpp`` (``dsv4_build_reserve_comp_plan``), v0.5.0, and for older forms b9842.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
-from memplan.gguf.types import F32, I32, I64, GGMLType
+from memplan.gguf.types import F16, F32, I32, I64, GGMLType
 from memplan.llama.hparams import CSA_RATIO
+from memplan.releases import Indexer, Release
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.llama.context import Batch
-    from memplan.llama.kv_cache import CompState, KVCache
+    from memplan.llama.context import Batch, Fused
+    from memplan.llama.kv_cache import CompState, KVCache, Memory
+
+
+@dataclass(frozen=True, slots=True)
+class MaskTypes:
+    """Element types of the masks: over the raw window, over compressed keys, of the indexer.
+
+    ``flash``: whether attention is flash attention.
+    """
+
+    flash: bool
+    raw: GGMLType
+    compressed: GGMLType
+    indexer: GGMLType
+
+
+def mask_types(release: Release, fused: Fused, memory: Memory) -> MaskTypes:
+    """The masks of one graph (``dsv4_build_raw_kq_mask``, ``dsv4_build_comp_inputs``)."""
+    if release.masks_follow_attention:
+        both = F16 if fused.flash_attn else F32
+        masked = fused.lid and release.indexer is Indexer.FUSED
+        return MaskTypes(fused.flash_attn, both, both, F16 if masked else F32)
+    flash = fused.flash_attn and not (memory.kv_unified and memory.raw.n_stream > 1)
+    return MaskTypes(flash, F16 if flash else F32, F32, F32)
+
+
+def n_blocks(release: Release, batch: Batch, ratio: int) -> int:
+    """Blocks that a reserved batch closes (``dsv4_build_reserve_comp_plan``)."""
+    if release.blocks_over_all_slots:
+        # every sequence may end within a block of its own
+        return batch.n_tokens // ratio + max(1, batch.n_seqs)
+    each = batch.n_tokens // batch.n_seqs
+    return batch.n_seqs * -(-each // ratio)
 
 
 class Inputs:
@@ -34,13 +68,13 @@ class Inputs:
         "state_write_pos",
     )
 
-    def __init__(self, cache: KVCache, state: CompState, batch: Batch, mask_type: GGMLType) -> None:
-        # every sequence may end within a block of its own (dsv4_build_reserve_comp_plan)
-        n_blocks = batch.n_tokens // state.ratio + max(1, batch.n_seqs)
+    def __init__(
+        self, cache: KVCache, state: CompState, batch: Batch, blocks: int, mask_type: GGMLType, rotated: bool
+    ) -> None:
         n_stream, n_rows = cache.n_stream, state.state_size * state.n_stream
         n_persist = min(batch.n_tokens, n_rows)
         # a CSA block also reads the block before
-        n_read = (2 if state.ratio == CSA_RATIO else 1) * state.ratio * n_blocks
+        n_read = (2 if state.ratio == CSA_RATIO else 1) * state.ratio * blocks
         prefix = f"dsv4_{cache.name}_"
         self.state_pos = ops.new_input(I32, batch.n_tokens, name=prefix + "state_pos")
         self.state_persist_src_idxs = ops.new_input(I32, n_persist, name=prefix + "state_persist_src_idxs")
@@ -48,12 +82,12 @@ class Inputs:
         self.state_restore = self._idxs(prefix + "state_restore", n_rows * min(state.n_rs_seq, 1))
         self.state_snapshot = self._idxs(prefix + "state_snapshot", n_rows * state.n_rs_seq)
         self.state_read_idxs = ops.new_input(I32, n_read, name=prefix + "state_read_idxs")
-        self.state_write_idxs = ops.new_input(I64, n_blocks, name=prefix + "state_write_idxs")
-        self.state_write_pos = ops.new_input(I32, n_blocks, name=prefix + "state_write_pos")
+        self.state_write_idxs = ops.new_input(I64, blocks, name=prefix + "state_write_idxs")
+        self.state_write_pos = ops.new_input(I32, blocks, name=prefix + "state_write_pos")
         self.kq_mask = ops.new_input(
             mask_type, cache.size, batch.n_tokens // n_stream, 1, n_stream, name=prefix + "kq_mask"
         )
-        self.k_rot = k_rot(cache)
+        self.k_rot = k_rot(cache) if rotated else None
 
     @staticmethod
     def _idxs(name: str, n: int) -> tuple[Tensor, Tensor] | None:

@@ -9,24 +9,15 @@ from memplan.ggml import ops
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import Tensor
 from memplan.llama.context import Batch, Fused
+from memplan.models.deepseek4.rope import rope_and_join, rope_at_offset
 
 if TYPE_CHECKING:
     from memplan.llama.hparams import HParams
     from memplan.llama.kv_cache import Memory
-
-ROPE_NORMAL = 0
-"""LLAMA_ROPE_TYPE_NORM."""
+    from memplan.releases import Release
 
 Source = Callable[[str, int], Tensor]
 """Makes the leaf of a weight, cache or state: by role (``attn_norm.weight``, ``cache_k@csa``) and layer (-1: none)."""
-
-
-def hadamard(cur: Tensor, rot: Tensor) -> Tensor:
-    """Rows turned by a Hadamard matrix (``llama_mul_mat_hadamard``)."""
-    n = rot.ne[0]
-    rows = cur.nelements // n
-    res = ops.reshape(cur, n, rows) if cur.is_contiguous else ops.cont(cur, n, rows)
-    return ops.reshape(ops.mul_mat(rot, res), *cur.ne)
 
 
 class Pieces:
@@ -34,17 +25,21 @@ class Pieces:
 
     Attributes:
         hp: the model.  batch: what the graph is reserved for.  fused: which ops are fused.  memory: caches and states.
+        release: whose forms the pieces have.
         graph: the nodes and leafs.  roles: what each weight, cache and state is.
         fused_nodes: fused op, its node and its layer, in order (``add_fused_node``).
         pinned: nodes that llama.cpp's callback would pin to their layer's device: norms and each layer's last node.
         on_host: nodes pinned to the CPU when the caches are not offloaded.
     """
 
-    def __init__(self, hp: HParams, batch: Batch, fused: Fused, memory: Memory, source: Source) -> None:
+    def __init__(
+        self, hp: HParams, batch: Batch, fused: Fused, memory: Memory, release: Release, source: Source
+    ) -> None:
         self.hp = hp
         self.batch = batch
         self.fused = fused
         self.memory = memory
+        self.release = release
         self.source = source
         self.graph = Graph()
         self.roles: dict[Tensor, str] = {}
@@ -78,7 +73,17 @@ class Pieces:
         self.pinned.append((cur, il))
         return ops.mul(cur, weight)
 
-    def rope(self, cur: Tensor, pos: Tensor, back: bool = False) -> Tensor:
-        """Rotary positions on the last ``n_rot`` elements of each head."""
-        n_rot = self.hp.n_rot
-        return ops.rope(cur, pos, n_rot, ROPE_NORMAL, offset=cur.ne[0] - n_rot, back=back)
+    def rope(self, cur: Tensor, pos: Tensor, turned: str = "", back: bool = False) -> Tensor:
+        """Rotary positions on the last ``n_rot`` elements of each head; ``turned`` names them where they are apart."""
+        if self.release.rope_at_offset:
+            return rope_at_offset(cur, pos, self.hp.n_rot, back)
+        return rope_and_join(cur, pos, self.hp.n_rot, back, turned)
+
+    def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
+        """Heads turned by a Hadamard matrix: in rows (``llama_mul_mat_hadamard``) or, before, as they are."""
+        if not self.release.rotates_compressed_keys:
+            return ops.mul_mat(rot, cur)
+        n = rot.ne[0]
+        rows = cur.nelements // n
+        res = ops.reshape(cur, n, rows) if cur.is_contiguous else ops.cont(cur, n, rows)
+        return ops.reshape(ops.mul_mat(rot, res), *cur.ne)

@@ -1,0 +1,79 @@
+"""The release that a tag, a build or a fork's name means."""
+
+from __future__ import annotations
+
+import re
+
+from memplan.errors import UnknownRelease, shown
+from memplan.releases.known import FORKS, LATEST, RELEASES, TAGGED
+from memplan.releases.switches import Release
+
+
+def find_release(text: str) -> tuple[Release, str | None]:
+    """The modelled release for ``v0.5.0``, ``0.5.0``, ``b11200``, ``11200``, ``lid-cuda`` or ``latest``, and a note.
+
+    A release between two modelled ones takes the newest not after it; one newer than all takes the newest. The note
+    says so; it is None for a release that is modelled itself.
+
+    Raises:
+        UnknownRelease: not a release at all, or one older than all that are modelled.
+    """
+    wanted = text.strip().lower()
+    if wanted == "latest":
+        return LATEST, None
+    for fork in FORKS:
+        if wanted == fork.name:
+            return fork, None
+    if m := re.fullmatch(r"b?([0-9]{1,9})", wanted):
+        return _by_build(int(m[1]), f"build {int(m[1])}")
+    if m := re.fullmatch(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?", wanted):
+        version = (int(m[1]), int(m[2]), int(m[3] or 0))
+        return _by_version(version, "v{}.{}.{}".format(*version))
+    hint = f"write a tag (v0.5.0), a build (b11200) or latest; {_known()}"
+    raise UnknownRelease(f"llama.cpp release {shown(text)}: {hint}")
+
+
+def _by_build(build: int, label: str) -> tuple[Release, str | None]:
+    return _newest([r for r in RELEASES if r.build <= build], label, build > LATEST.build, build)
+
+
+def _by_version(version: tuple[int, int, int], label: str) -> tuple[Release, str | None]:
+    for r in RELEASES:
+        if r.name == label:
+            return r, None
+    if label in TAGGED:
+        return _by_build(TAGGED[label], f"{label} (build {TAGGED[label]})")
+    tagged = [(r, _version(r.name)) for r in RELEASES if r.name.startswith("v")]
+    if version < min(_version(tag) for tag in (*TAGGED, tagged[0][0].name)):
+        raise UnknownRelease(f"llama.cpp {label}: which build that is is not known here; write the build; {_known()}")
+    not_after = [r for r, v in tagged if v <= version]
+    if not not_after:  # between a tag whose build is known and the first that is modelled
+        build = max(build for tag, build in TAGGED.items() if _version(tag) <= version)
+        not_after = [r for r in RELEASES if r.build <= build]
+    return _newest(not_after, label, version > tagged[-1][1], None)
+
+
+def _newest(not_after: list[Release], label: str, newer: bool, build: int | None) -> tuple[Release, str | None]:
+    if not not_after:
+        raise UnknownRelease(f"llama.cpp {label} is older than any release that is modelled; {_known()}")
+    r = not_after[-1]
+    if r.build == build:
+        return r, None
+    if newer:
+        note = f"llama.cpp {label} is newer than any modelled release: assumed to do as {_label(r)}"
+    else:
+        note = f"llama.cpp {label} is not modelled: taken as {_label(r)}, the newest modelled before it"
+    return r, note
+
+
+def _label(r: Release) -> str:
+    return r.name if r.name.startswith("b") else f"{r.name} (build {r.build})"
+
+
+def _version(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in name[1:].split("."))
+
+
+def _known() -> str:
+    names = [r.name if r.name.startswith("b") else f"{r.name} (b{r.build})" for r in RELEASES]
+    return "modelled: " + ", ".join((*names, *(fork.name for fork in FORKS)))

@@ -1,0 +1,194 @@
+"""The releases that are modelled, oldest first: the only place that knows build numbers.
+
+Each entry says what its source does differently from the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from memplan.releases.switches import Indexer, QuantizedConcat, Release, SplitInputs
+
+B9842 = Release(
+    name="b9842",
+    build=9842,
+    changed=(
+        "DeepSeek-V4 as it was merged. No fused indexer and no fused hyper-connections: about 33,600 nodes, and two"
+        " copies of lid_kq at once, 8 GiB at a context of 131072 and a ubatch of 512. Unified slots (llama-server's"
+        " default) are attended to without flash attention, over all slots' keys. With a quantised cache only the"
+        " sliding window is attended to. At most 30 inputs a split."
+    ),
+    mtp_tensors=False,
+    image_routing_bias=False,
+    attn_output_a_in_groups=False,
+    equal_cache_types=False,
+    indexer=Indexer.UNFUSED,
+    hyper_connection_ops=False,
+    rope_at_offset=False,
+    swiglu_clamp=False,
+    compressor_snapshots=False,
+    compressor_reads_once=False,
+    ffn_inputs_first=False,
+    rotates_compressed_keys=False,
+    masks_follow_attention=False,
+    blocks_over_all_slots=False,
+    indexer_probe=False,
+    pins_layer_ends=False,
+    clamps_inplace=True,
+    split_inputs=SplitInputs.AT_MOST_30,
+    sinks_place_attention=True,
+    cuda_indexer=False,
+    cuda_indexer_keys=frozenset({"f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"}),
+    cuda_keeps_moe_sum_inputs=False,
+    cuda_keeps_topk_inputs=False,
+    cuda_fa_mixed_types=False,
+    cuda_fa_mma_decode=False,
+    cuda_sums_strided_rows=False,
+    cuda_dups_integers=False,
+    cuda_multiplies_dense_rows_only=False,
+    cuda_concat=QuantizedConcat.NONE,
+    cuda_sets_f16_rows=False,
+    cuda_gets_k_quant_rows=False,
+    cuda_q2_0=False,
+    cuda_splits_rows=True,
+)
+
+LID_CUDA = replace(
+    B9842,
+    name="lid-cuda",
+    changed=(
+        "A fork of b9842 with a fused indexer of its own, on CUDA too, so lid_kq is gone. Unified slots are still"
+        " attended to without flash attention, over all slots' keys at once: 389 GiB a card at 262144/2048 with the"
+        " default of 4 slots, where -np 1 takes about 3 GiB."
+    ),
+    indexer=Indexer.MASK_AFTER,
+    cuda_indexer=True,
+    cuda_indexer_keys=frozenset({"f16"}),
+)
+
+B9924 = replace(
+    B9842,
+    name="b9924",
+    build=9924,
+    changed=(
+        "A quantised cache holds compressed keys too, rotated: attention is over all of them, which takes the room"
+        " that it takes. A few more nodes (33,689 for 33,605 at one slot)."
+    ),
+    rotates_compressed_keys=True,
+    cuda_multiplies_dense_rows_only=True,
+    cuda_concat=QuantizedConcat.CONTIGUOUS,
+    cuda_splits_rows=False,
+)
+
+B9988 = replace(
+    B9924,
+    name="b9988",
+    build=9988,
+    changed=(
+        "Unified slots use flash attention, with masks in f16. The fused indexer exists, but for the CPU alone: on"
+        " GPUs the probe turns it off and the unfused chain is built, with its two copies of lid_kq."
+    ),
+    indexer=Indexer.FUSED,
+    masks_follow_attention=True,
+    indexer_probe=True,
+    cuda_sets_f16_rows=True,
+)
+
+B10068 = replace(
+    B9988,
+    name="b10068",
+    build=10068,
+    changed=(
+        "CUDA has the fused indexer: lid_kq is gone, and with it nearly all of the growth with the context."
+        " Hyper-connections have fused ops: 9,448 nodes in place of 33,600. Compressors read their state once."
+    ),
+    hyper_connection_ops=True,
+    compressor_reads_once=True,
+    cuda_indexer=True,
+    cuda_concat=QuantizedConcat.WITHIN_STREAMS,
+)
+
+B10361 = replace(
+    B10068,
+    name="b10361",
+    build=10361,
+    changed=(
+        "Compressor states have rollback snapshots, one for each token that speculative decoding drafts: states grow"
+        " with them. K and V caches must have the same type. Splits take more than 30 inputs, so settings that aborted"
+        " before start now. Files with MTP tensors load."
+    ),
+    mtp_tensors=True,
+    attn_output_a_in_groups=True,
+    equal_cache_types=True,
+    compressor_snapshots=True,
+    ffn_inputs_first=True,
+    pins_layer_ends=True,
+    split_inputs=SplitInputs.DOUBLED,
+    sinks_place_attention=False,
+    cuda_gets_k_quant_rows=True,
+    cuda_q2_0=True,
+)
+
+B10549 = replace(
+    B10361,
+    name="b10549",
+    build=10549,
+    changed="Nothing for memory: the graph and the sizes are those of b10361.",
+)
+
+B10568 = replace(
+    B10549,
+    name="b10568",
+    build=10568,
+    changed=(
+        "Rotary positions turn the end of each head where it lies, in place of split, rope and concat: fewer nodes,"
+        " yet more memory, since the whole head is held where half of it was (one report: 2366.28 to 2570.28 MiB on"
+        " one card)."
+    ),
+    rope_at_offset=True,
+)
+
+V0_4_0 = replace(
+    B10568,
+    name="v0.4.0",
+    build=10852,
+    changed=(
+        "The indexer is never turned off: a device without it leaves the op to the host, with splits around it."
+        " Clamped gates are one op. CUDA begins to keep the inputs of the experts' weighted sum until it is done."
+        " A reserve allows for one more block a slot."
+    ),
+    image_routing_bias=True,
+    swiglu_clamp=True,
+    blocks_over_all_slots=True,
+    indexer_probe=False,
+    clamps_inplace=False,
+    cuda_keeps_moe_sum_inputs=True,
+)
+
+V0_5_0 = replace(
+    V0_4_0,
+    name="v0.5.0",
+    build=11200,
+    changed=(
+        "CUDA keeps the tensors of the experts' top-k gating as well, so a compute buffer may grow a little. Flash"
+        " attention takes K and V of different types."
+    ),
+    split_inputs=SplitInputs.ANY,
+    cuda_keeps_topk_inputs=True,
+    cuda_fa_mixed_types=True,
+    cuda_fa_mma_decode=True,
+    cuda_sums_strided_rows=True,
+    cuda_dups_integers=True,
+)
+
+RELEASES: tuple[Release, ...] = (B9842, B9924, B9988, B10068, B10361, B10549, B10568, V0_4_0, V0_5_0)
+"""Every modelled release of llama.cpp itself, oldest first."""
+
+FORKS: tuple[Release, ...] = (LID_CUDA,)
+"""Modelled forks, found by name alone."""
+
+LATEST = RELEASES[-1]
+
+TAGGED: Mapping[str, int] = {"v0.3.0": 10621}
+"""Builds of tags that are not modelled themselves."""

@@ -1,0 +1,179 @@
+"""What a llama.cpp release may do differently, one named switch each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Indexer(Enum):
+    """How a release can build the lightning indexer of DeepSeek-V4 (src/models/deepseek4.cpp: build_lid_top_k)."""
+
+    UNFUSED = "unfused"
+    """From small ops only, through ``lid_kq`` and its copy."""
+
+    MASK_AFTER = "mask after"
+    """In one op that takes no mask; the mask is added to its result."""
+
+    FUSED = "fused"
+    """In one op, mask and all (ggml.c: ggml_lightning_indexer)."""
+
+
+class SplitInputs(Enum):
+    """How many inputs a split of the graph can have (ggml-backend.cpp: ggml_backend_sched_split_graph)."""
+
+    AT_MOST_30 = "at most 30"
+    """A node that needs one more starts a new split; a single node that brings too many at once aborts."""
+
+    DOUBLED = "doubled"
+    """The same while there is room; a single node that brings more doubles the room, and it stays doubled."""
+
+    ANY = "any"
+    """As many as there are."""
+
+
+class QuantizedConcat(Enum):
+    """Which quantised tensors CUDA joins (ggml-cuda.cu: ggml_backend_cuda_device_supports_op)."""
+
+    NONE = "none"
+    CONTIGUOUS = "contiguous"
+    """Those without any gaps."""
+    WITHIN_STREAMS = "within streams"
+    """Those without gaps in their first three dimensions; along the fourth, without any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One llama.cpp release; every field but the first three is a switch."""
+
+    name: str
+    """The tag, ``v0.5.0``, or ``b10068`` for a build that has none; a fork's own name."""
+
+    build: int
+    """The build whose source the switches were read in; for a fork, the build that it was made from."""
+
+    changed: str
+    """What it changed for memory, in a few sentences."""
+
+    # --- the model (src/llama-model.cpp, src/models/deepseek4.cpp) ---
+
+    mtp_tensors: bool
+    """DeepSeek-V4 files may hold MTP blocks (load_arch_tensors). Before, their tensors were too many to load."""
+
+    image_routing_bias: bool
+    """DeepSeek-V4 files may hold a routing bias for image tokens, ``exp_probs_b_vl`` (load_arch_tensors)."""
+
+    attn_output_a_in_groups: bool
+    """``attn_output_a`` is loaded as one matrix a group (load_arch_tensors). Before, the graph reshaped it."""
+
+    equal_cache_types: bool
+    """DeepSeek-V4 refuses K and V caches of different types, and a quantised V cache turns flash attention on where
+    it is left to llama.cpp (llama-context.cpp: llama_init_from_model)."""
+
+    # --- the graph (src/models/deepseek4.cpp, src/llama-graph.cpp) ---
+
+    indexer: Indexer
+    """The indexer's forms."""
+
+    hyper_connection_ops: bool
+    """Hyper-connections have ops of their own: pre, comb and post (build_hc_pre, build_hc_post)."""
+
+    rope_at_offset: bool
+    """Rotary positions turn the end of each head in place (ggml_rope_set_offset). Before, each head was cut in two
+    and joined again."""
+
+    swiglu_clamp: bool
+    """A gated unit with limits is one op (build_moe_ffn, build_ffn). Before, both sides were clamped first."""
+
+    compressor_snapshots: bool
+    """Compressors restore and keep snapshots of their state (dsv4_build_state_restore, ..._snapshot), and what a batch
+    leaves is written after the graph so far. Before, a sum over the compressed keys held that write back
+    (dsv4_with_zero_dep)."""
+
+    compressor_reads_once: bool
+    """Overlapping blocks read their rows of the state in one go (build_overlap_compressed_kv_from_state). Before, the
+    halves were read one by one."""
+
+    ffn_inputs_first: bool
+    """What the feed-forward's hyper-connection hands on is computed before the experts (graph::graph)."""
+
+    rotates_compressed_keys: bool
+    """With a quantised cache, compressed keys are rotated like the others (build_csa_lid_attention, ...), and rotations
+    work on rows (llama_mul_mat_hadamard). Before, such a cache left every layer with attention over the raw window
+    alone (build_attention)."""
+
+    masks_follow_attention: bool
+    """Masks have the type that attention takes: f16 with flash attention (dsv4_build_comp_inputs). Before, those of
+    compressed keys were f32, cast layer by layer, and unified slots never used flash attention
+    (dsv4_build_kq_zero_bias)."""
+
+    blocks_over_all_slots: bool
+    """A reserve counts the blocks that a batch can close over all slots together; before, slot by slot
+    (llama-kv-cache-dsv4.cpp: dsv4_build_reserve_comp_plan)."""
+
+    # --- the context (src/llama-context.cpp) ---
+
+    indexer_probe: bool
+    """The fused lightning indexer is turned off when a device lacks it (resolve_fused_ops). Releases without the probe
+    run the op on the host instead."""
+
+    pins_layer_ends: bool
+    """The last node of each layer is pinned to the layer's device, as norms are (graph_get_cb)."""
+
+    # --- ggml's ops and scheduler (ggml.c, ggml-backend.cpp) ---
+
+    clamps_inplace: bool
+    """A clamp is a view of its source, which it overwrites (ggml_clamp). Since, it is a tensor of its own."""
+
+    split_inputs: SplitInputs
+    """How many inputs a split takes."""
+
+    sinks_place_attention: bool
+    """Flash attention runs where its sinks lie, as other ops run where their weights do
+    (ggml_backend_sched_backend_id_from_cur)."""
+
+    # --- the CUDA backend (ggml-cuda/) ---
+
+    cuda_indexer: bool
+    """There is a kernel for the fused lightning indexer (lightning-indexer.cu)."""
+
+    cuda_indexer_keys: frozenset[str]
+    """Types of the keys that this kernel reads."""
+
+    cuda_keeps_moe_sum_inputs: bool
+    """The inputs of a MoE weighted sum live until the sum is done (ggml-cuda.cu: ggml_backend_cuda_graph_optimize)."""
+
+    cuda_keeps_topk_inputs: bool
+    """So do all tensors of a fused top-k gating, until the node after it (same function)."""
+
+    cuda_fa_mixed_types: bool
+    """Flash attention takes K and V of different types, and q4_1, q5_0, q5_1 (fattn.cu:
+    ggml_cuda_get_best_fattn_kernel). Before, only builds with GGML_CUDA_FA_ALL_QUANTS did."""
+
+    cuda_fa_mma_decode: bool
+    """One-token flash attention takes the MMA kernel for the sparse gather and for heads of 256 (fattn.cu)."""
+
+    cuda_sums_strided_rows: bool
+    """SUM_ROWS and MEAN need f32 rows without gaps only, not a whole contiguous tensor
+    (ggml_backend_cuda_device_supports_op)."""
+
+    cuda_dups_integers: bool
+    """DUP takes i32 and i16 as well (same function)."""
+
+    cuda_multiplies_dense_rows_only: bool
+    """MUL_MAT wants the elements of each row side by side (same function)."""
+
+    cuda_concat: QuantizedConcat
+    """Which quantised tensors CONCAT takes."""
+
+    cuda_sets_f16_rows: bool
+    """SET_ROWS writes f16 into f16 (same function)."""
+
+    cuda_gets_k_quant_rows: bool
+    """GET_ROWS reads k-quants, i-quants and MXFP4 (same function)."""
+
+    cuda_q2_0: bool
+    """There are kernels for q2_0 (same function)."""
+
+    cuda_splits_rows: bool
+    """``-sm row`` has buffers that spread a weight over devices (ggml_backend_cuda_split_buffer_type)."""
