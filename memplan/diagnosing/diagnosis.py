@@ -77,7 +77,9 @@ class Diagnosis:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether every buffer that can be compared is as predicted; None when there is none."""
+        """Whether every buffer that can be compared is as predicted, and a refusal too; None when there is neither."""
+        if self.estimate is not None and self.estimate.refused is not None:
+            return self.estimate.refused.kind == self.cause.kind
         return all(row.agrees for row in self.rows) if self.rows else None
 
 

@@ -230,6 +230,8 @@ class LogReader:
             self._fail("refused", m[1].strip())
 
     def _killed(self, m: re.Match[str]) -> None:
+        if self.current.failed is not None and self.current.failed.kind == "refused":
+            return  # it had ended by itself
         self._fail("killed", m[0].strip(), Stage.RUNNING if self.current.ready else Stage.UNKNOWN)
 
     def _stage(self, loading: Stage = Stage.UNKNOWN) -> Stage:

@@ -98,6 +98,12 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
             logged, predicted = (" / ".join(map(str, pair)) for pair in diagnosis.nodes)
             yield f"graph nodes: {logged} in the log, {predicted} predicted"
         yield "they agree" if diagnosis.agrees else "they differ: flags that the log does not show, or another build"
+    elif diagnosis.estimate is not None and diagnosis.estimate.refused is not None:
+        refused = diagnosis.estimate.refused
+        same = "the same" if diagnosis.agrees else f"{refused.kind}: {refused.said}"
+        yield from _wrapped(f"memplan predicts {same}", width)
+    elif diagnosis.estimate is not None and failure is not None and failure.kind in ("assertion", "refused"):
+        yield "memplan does not predict that: by its figures it loads"
     if diagnosis.argv:
         yield from _wrapped(f"predicted with: {shlex.join(diagnosis.argv)}", width)
     for note in diagnosis.notes:

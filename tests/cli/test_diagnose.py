@@ -11,14 +11,19 @@ from memplan.cli import main
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
 GOOD = str(LOGS / "good-v0.5.0.log")
+FAILED = (
+    Path(GOOD).read_text().partition("llama_kv_cache")[0]
+    + "llama_init_from_model: DeepSeek4 does not support different K (q8_0) and V (f16) cache types\n"
+)
 
 
-def test_a_report(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(LOGS / "r14-quantised-caches.log")]) == 0
+def test_a_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(FAILED)
+    assert main(["diagnose", str(tmp_path / "log"), "-ctk", "q8_0"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert "cause (permuted-quantized-tensor): " in out
-    assert "to mend it: take -ctk f16 -ctv f16" in out
+    assert "cause (k-v-types-differ): " in out
+    assert "to mend it: give -ctk and -ctv the same type" in out
     assert max(map(len, out.splitlines())) <= 110
 
 
@@ -31,12 +36,12 @@ def test_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
 
 
 def test_json_and_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    data = Path(GOOD).read_bytes() + (LOGS / "r14-quantised-caches.log").read_bytes()
+    data = Path(GOOD).read_bytes() + FAILED.encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert main(["diagnose", "-", "--json", "--all", "--check"]) == 1
     first, second = json.loads(capsys.readouterr().out)["loads"]
     assert (first["cause"]["kind"], first["agrees"], first["failed"]) == ("nothing-wrong", True, None)
-    assert second["failed"]["said"].startswith("GGML_ASSERT(tensor->nb[0]")
+    assert second["failed"]["said"].startswith("DeepSeek4 does not support")
 
 
 def test_flags_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

