@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.asked import for_machine
 from memplan.cli.estimate import read_question
 from memplan.errors import FlagError, shown
 
@@ -67,6 +69,8 @@ def run(argv: Sequence[str]) -> int:
     from memplan.output.explain import explanation_json, render_explanation
 
     x = explain(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
+    if asked.machine is not None:
+        x = replace(x, estimate=for_machine(x.estimate, asked.machine))
     if timeline:
         if x.estimate.refused is not None:
             raise FlagError(f"--timeline: llama.cpp does not start with these settings: {x.estimate.refused.said}")

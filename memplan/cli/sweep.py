@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.asked import for_machine
 from memplan.cli.estimate import DOES_NOT_FIT, read_question
 from memplan.errors import FlagError
 from memplan.sweeping.axes import Axis, parse_axis
@@ -102,8 +104,9 @@ def make_sweeper(arguments: Arguments, axes: Sequence[Axis]) -> Sweeper:
             raise FlagError("--over gpu: sets what --gpu, --rig or --no-gpu sets already")
         arguments = _with_no_gpu(arguments)
     asked = read_question(arguments)
+    finish = None if asked.machine is None else partial(for_machine, machine=asked.machine)
     app = asked.flags.app
-    subject = Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, app)
+    subject = Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, app, finish)
     return Sweeper(subject.without(_MODEL), axes)
 
 

@@ -49,7 +49,8 @@ class Sweep:
 class Subject:
     """What a sweep asks about, before its axes change it.
 
-    ``flags``: llama-server's, as words.  ``app``: whose defaults hold.  The rest is what ``memplan.estimate`` takes.
+    ``flags``: llama-server's, as words.  ``app``: whose defaults hold.  ``finish``: adds to each estimate what is to be
+    said of all.  The rest is what ``memplan.estimate`` takes.
     """
 
     header: Header
@@ -58,6 +59,7 @@ class Subject:
     release: str = "latest"
     without_ops: tuple[str, ...] = ()
     app: str = "server"
+    finish: Callable[[Estimate], Estimate] | None = None
 
     def without(self, axis: Axis) -> Subject:
         """The same with all flags gone that ``axis`` would set."""
@@ -90,7 +92,8 @@ class Subject:
 
         flags = parse_flags(self.flags, self.app)
         check_devices(flags, len(self.rig.gpus))
-        return estimate(self.header, flags, self.rig, self.release, self.without_ops)
+        answer = estimate(self.header, flags, self.rig, self.release, self.without_ops)
+        return answer if self.finish is None else self.finish(answer)
 
 
 class Sweeper:

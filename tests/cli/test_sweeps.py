@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ from tests.test_exported_members import loaded_by
 
 MODEL = "deepseek-v4-flash"
 GPU = ("--gpu", "2*RTX 3090")
+
+
+@pytest.fixture(autouse=True)
+def _fonts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """matplotlib's list of fonts is made once, not in every test's own cache."""
+    monkeypatch.setenv("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / "memplan-tests-matplotlib"))
 
 
 def out(capsys: pytest.CaptureFixture[str], *line: str, status: int = 0) -> str:

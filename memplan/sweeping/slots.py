@@ -1,0 +1,161 @@
+"""How many slots fit: every count, each slot with a context of its own or all sharing one, on both indexer paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from memplan.backends.devices import Rig
+from memplan.gguf.header import Header
+from memplan.llama.context import AS_RELEASED, LIGHTNING_INDEXER, Path, Paths
+from memplan.llama.flags import check_devices, parse_flags
+from memplan.releases import Indexer, Release, find_release
+from memplan.result import Estimate
+from memplan.sweeping.axes import Axis
+from memplan.sweeping.sweep import Subject
+
+COUNTS = (1, 2, 4, 8)
+"""Slots that are tried when none are named."""
+
+SLOTS = Axis("slots", ("-np", "-kvu"), ())
+"""What decides slots, and how they share the context."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRow:
+    """One count of slots on one indexer path.
+
+    ``unified``: whether the slots share one context (``-kvu``); False too for one slot, where both are the same.
+    ``default``: what the program does without ``-np`` and ``-kvu``.  ``given``: what the flags ask for.
+    """
+
+    slots: int
+    unified: bool
+    indexer: Path
+    estimate: Estimate
+    default: bool
+    given: bool
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The flags for it."""
+        return slot_words(self.slots, self.unified)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAdvice:
+    """What fits where the default does not: ``fewer`` slots, each with as much context as one has by default.
+
+    ``shorter``: as many slots as may be, up to the default's, with a part of the context each.
+    """
+
+    default: SlotRow
+    fewer: SlotRow | None
+    shorter: SlotRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTable:
+    """All rows, by path, then by slots; ``usual``: the path that the release takes on these devices."""
+
+    rows: tuple[SlotRow, ...]
+    usual: Path
+    release: Release
+    advice: SlotAdvice | None
+
+
+def slot_words(slots: int, unified: bool) -> tuple[str, ...]:
+    """llama-server's flags for so many slots."""
+    return ("-np", str(slots), *(("-kvu",) if unified else ()))
+
+
+def indexer_path(estimate: Estimate, release: Release, paths: Paths = AS_RELEASED) -> Path:
+    """Whether the indexer of an estimate is computed in one op (``fused``) or from small ones (``unfused``)."""
+    if release.indexer is Indexer.UNFUSED or paths.indexer == "unfused":
+        return "unfused"
+    return "unfused" if LIGHTNING_INDEXER.said in estimate.disabled else "fused"
+
+
+def indexer_paths(release: Release) -> tuple[Path, ...]:
+    """The paths that a release can take."""
+    return ("unfused",) if release.indexer is Indexer.UNFUSED else ("fused", "unfused")
+
+
+def slot_table(
+    subject: Subject,
+    counts: Sequence[int] = COUNTS,
+    paths: Paths = AS_RELEASED,
+    progress: Callable[[int], None] | None = None,
+) -> SlotTable:
+    """Every count of slots, per slot and unified, fused and unfused; the default is always among them.
+
+    ``paths``: how hyper-connections are computed; its indexer says which path's advice is wanted, auto the release's
+    own.  ``progress`` is told how many estimates there were. Raises MemplanError.
+    """
+    asker = _Asker(subject, paths, progress)
+    release = find_release(subject.release)[0]
+    unset = parse_flags(asker.subject.flags, subject.app)
+    default = (unset.n_parallel, unset.kv_unified and unset.n_parallel > 1)
+    flags = parse_flags(subject.flags, subject.app)
+    given = (flags.n_parallel, flags.kv_unified and flags.n_parallel > 1)
+    wanted = {(n, unified) for n in counts for unified in (False, n > 1)} | {default, given}
+    as_released = asker(*default, paths.indexer)
+    usual = indexer_path(as_released, release, paths)
+
+    def row(slots: int, unified: bool, path: Path) -> SlotRow:
+        key = (slots, unified)
+        return SlotRow(slots, unified, path, asker(slots, unified, path), key == default, key == given != default)
+
+    rows = [row(*key, path) for path in indexer_paths(release) for key in sorted(wanted)]
+    advice = _advise(next(r for r in rows if r.default and r.indexer == usual), row)
+    return SlotTable(tuple(rows), usual, release, advice)
+
+
+def _advise(default: SlotRow, row: Callable[[int, bool, Path], SlotRow]) -> SlotAdvice | None:
+    if default.estimate.fits:
+        return None
+
+    def fitting(options: Iterator[tuple[int, bool]]) -> SlotRow | None:
+        return next((r for r in (row(*option, default.indexer) for option in options) if r.estimate.fits), None)
+
+    fewer = fitting((n, n > 1 and default.unified) for n in range(default.slots - 1, 0, -1))
+    shorter = fitting((n, False) for n in range(default.slots, 1, -1)) if default.unified else None
+    return None if fewer is None and shorter is None else SlotAdvice(default, fewer, shorter)
+
+
+class _Asker:
+    """Estimates by slots, sharing and path, each asked once."""
+
+    def __init__(self, subject: Subject, paths: Paths, progress: Callable[[int], None] | None) -> None:
+        self.subject = subject.without(SLOTS)
+        self._paths = paths
+        self._progress = progress
+        self._known: dict[tuple[int, bool, Path], Estimate] = {}
+
+    def __call__(self, slots: int, unified: bool, path: Path) -> Estimate:
+        key = (slots, unified, path)
+        if key not in self._known:
+            if self._progress is not None:
+                self._progress(len(self._known))
+            s = self.subject
+            self._known[key] = _ask(
+                s.header, (*s.flags, *slot_words(slots, unified)), s.app, s.rig, s.release, s.without_ops,
+                replace(self._paths, indexer=path),
+            )  # fmt: skip
+        return self._known[key]
+
+
+def _ask(
+    header: Header,
+    words: Sequence[str],
+    app: str,
+    rig: Rig,
+    release: str,
+    without_ops: Sequence[str],
+    paths: Paths,
+) -> Estimate:
+    from memplan.estimator import estimate
+
+    flags = parse_flags(words, app)
+    check_devices(flags, len(rig.gpus))
+    return estimate(header, flags, rig, release, without_ops, paths=paths)
