@@ -63,11 +63,12 @@ class Change:
 
 
 class Prober:
-    """Finds plans for variants of a setting, and counts their estimates."""
+    """Finds plans for variants of a setting, and counts their estimates; ``copies``: as ``Search.find`` takes it."""
 
     def __init__(self, setting: Setting, partial: bool = False) -> None:
         self.setting = setting
         self.partial = partial
+        self.copies: bool | None = None
         self.flags = parse_flags(setting.argv, setting.app)
         self.estimates = 0
 
@@ -86,7 +87,7 @@ class Prober:
 
     def _find(self, words: Sequence[str], quick: bool) -> Candidate | None:
         search = Search(replace(self.setting, argv=(*self.setting.argv, *words)))
-        found = search.find(self.partial, quick)
+        found = search.find(self.partial, quick, self.copies)
         self.estimates += search.estimates
         return found
 
@@ -111,8 +112,13 @@ def nearest_changes(failed: Search, partial: bool = False) -> tuple[tuple[Change
     if failed.refused is not None:
         mends = _MENDS.get(failed.refused.kind)
         found = [probe.change(words, 0.5) for words in mends(probe.flags)] if mends else []
-    elif not failed.host_is_short and probe.fits(_smallest(probe.flags)):
-        found = list(_smaller(probe))
+    elif not failed.host_is_short:
+        for copies in (True, False):
+            probe.copies = copies
+            if probe.fits(_smallest(probe.flags)):
+                found = list(_smaller(probe))
+            if any(found):
+                break
     found.append(_without_placement(failed.setting, probe))
     return _in_order(found), probe.estimates
 

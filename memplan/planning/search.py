@@ -160,16 +160,18 @@ class Search:
         ends = tuple(first + sum(0 <= home <= d for home in homes) for d in range(len(ledger.devices)))
         return Layout(first, ends)
 
-    def find(self, partial: bool = False, quick: bool = False) -> Candidate | None:
+    def find(self, partial: bool = False, quick: bool = False, copies: bool | None = None) -> Candidate | None:
         """The best placement that fits, or None.
 
         With everything but experts on the GPUs - or, if ``partial``, with as few whole layers as possible on the host;
         prompts' experts are computed on the host only if their copies fit no GPU.  ``quick``: any that fits will do.
+        ``copies``: only with, or only without, copies of experts for prompts.
         """
         ledger = self.ledger()
         if ledger is None or (self.refused is not None and self.refused.kind in SETTINGS):
             return None
-        for no_op_offload in (False, True) if self.flags.op_offload else (False,):
+        ways = (False, True) if copies is None else (not copies,)
+        for no_op_offload in ways if self.flags.op_offload else (False,):
             found = _Attempt(self, ledger, no_op_offload, partial, quick).best()
             if found is not None and (found.layout.first < ledger.n_items or ledger.first == ledger.n_items):
                 return found
