@@ -50,5 +50,7 @@ def clean(line: bytes) -> str:
             text = message if isinstance(message, str) else text
         except (ValueError, RecursionError):
             pass
+    if text.isprintable():
+        return text[:MAX_LINE].rstrip()
     text = _ESCAPES.sub("", text)
     return "".join(char if char.isprintable() else " " for char in text[:MAX_LINE]).rstrip()

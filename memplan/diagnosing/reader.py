@@ -18,6 +18,9 @@ MAX_LOADS: Final = 200
 
 _MAX_FAILURES: Final = 50
 _MAX_KEYS: Final = 2000
+_MAX_NAMES: Final = 100
+"""Devices, buffer types and tensor types of a load that are remembered: a log that lies costs no memory."""
+
 
 _COMMAND: Final = re.compile(
     r"(?:^|[\s/\\$>#\"'])(llama-(?:server|cli|completion|bench|fit-params)(?:\.exe)?)[\"']?\s+(-.*)$"
@@ -94,16 +97,18 @@ class LogReader:
     def _cuda_device(self, m: re.Match[str]) -> None:
         name = f"CUDA{int(m[1])}"
         total = int(m[5]) if m[5] else None
-        self._process.gpus[name] = LogGpu(name, m[2].strip(), (int(m[3]), int(m[4])), total)
+        if len(self._process.gpus) < _MAX_NAMES:
+            self._process.gpus[name] = LogGpu(name, m[2].strip(), (int(m[3]), int(m[4])), total)
 
     def _listed_device(self, m: re.Match[str]) -> None:
-        if int(m[3]) > 0 and m[1] != "CPU":
+        if int(m[3]) > 0 and m[1] != "CPU" and len(self._process.gpus) < _MAX_NAMES:
             gpu = self._process.gpus.setdefault(m[1], LogGpu(m[1]))
             gpu.description, gpu.total_mib, gpu.free_mib = m[2], int(m[3]), int(m[4])
 
     def _using_device(self, m: re.Match[str]) -> None:
-        gpu = self.current.gpus.setdefault(m[1], LogGpu(m[1]))
-        gpu.description, gpu.free_mib = m[2], int(m[3])
+        if len(self.current.gpus) < _MAX_NAMES:
+            gpu = self.current.gpus.setdefault(m[1], LogGpu(m[1]))
+            gpu.description, gpu.free_mib = m[2], int(m[3])
 
     def _meta_data(self, m: re.Match[str]) -> None:
         load = self.begin()
@@ -114,7 +119,8 @@ class LogReader:
             self.current.metadata[m[1]] = m[3].strip()
 
     def _type_count(self, m: re.Match[str]) -> None:
-        self.current.types[m[1]] = int(m[2])
+        if len(self.current.types) < _MAX_NAMES:
+            self.current.types[m[1]] = int(m[2])
 
     def _dry(self, m: re.Match[str]) -> None:
         self.current.dry = m[1] == "1"
@@ -140,7 +146,8 @@ class LogReader:
 
     def _compute_buffer(self, m: re.Match[str]) -> None:
         load = self.current
-        load.compute[m[1]] = float(m[2])
+        if len(load.compute) < _MAX_NAMES:
+            load.compute[m[1]] = float(m[2])
         if load.failed is not None and load.failed.kind == "allocation":
             load.failures.clear()  # tried again, and done
         load.reserved = True
@@ -263,7 +270,8 @@ def read_log(lines: Iterable[str]) -> list[Load]:
 
 
 def _add(sizes: dict[str, float], name: str, mib: float) -> None:
-    sizes[name] = round(sizes.get(name, 0.0) + mib, 2)
+    if name in sizes or len(sizes) < _MAX_NAMES:
+        sizes[name] = round(sizes.get(name, 0.0) + mib, 2)
 
 
 _Take = Callable[[LogReader, re.Match[str]], None]

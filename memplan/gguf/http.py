@@ -294,6 +294,8 @@ def _open(
         why = e.reason if isinstance(e.reason, BaseException) else e
         if isinstance(why, ssl.SSLCertVerificationError):
             raise RemoteError(f"{name}: the server's certificate is not trusted: {why.verify_message}") from None
+        if isinstance(why, socket.gaierror) and why.errno == socket.EAI_NONAME:
+            raise Unreachable(f"{name}: there is no host of that name; check the address, or the connection") from None
         raise _Failed(_reason(why)) from None
     except (OSError, http.client.HTTPException, ValueError) as e:
         raise _Failed(_reason(e)) from None
@@ -376,7 +378,7 @@ def _reason(e: BaseException) -> str:
     if isinstance(e, TimeoutError | socket.timeout):
         return "no answer in time"
     if isinstance(e, socket.gaierror):
-        return "the host's name is not known"
+        return "the host's name cannot be looked up"
     if isinstance(e, ConnectionRefusedError):
         return "the host refuses the connection"
     if isinstance(e, ConnectionError | http.client.IncompleteRead):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from memplan.diagnosing import diagnosis as diagnosis_module
 from memplan.diagnosing.diagnosis import Asked, Diagnosis, diagnose
 from memplan.diagnosing.lines import clean_lines
 from memplan.diagnosing.log import Load, Stage
@@ -252,3 +255,13 @@ def test_without_a_prediction_the_logs_own_figures_tell() -> None:
 def test_another_model_than_the_logs_is_said() -> None:
     found = diagnose(loads(GOOD)[0], Asked(builtin_header("deepseek-v4-flash:mxfp4")))
     assert any("other tensors" in note for note in found.notes) and not found.agrees
+
+
+def test_every_kind_of_cause_is_explained_in_the_docs() -> None:
+    from memplan.diagnosing import causes
+
+    page = (LOGS.parents[2] / "docs" / "diagnose.md").read_text(encoding="utf-8")
+    source = inspect.getsource(causes) + inspect.getsource(diagnosis_module)
+    kinds = {kind for kind, _, _ in causes.SAID.values()} | set(re.findall(r'Cause\(\s*"([a-z-]+)"', source))
+    assert len(kinds) >= 19
+    assert {kind for kind in kinds if f"`{kind}`" not in page} == set()
