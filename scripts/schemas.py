@@ -122,6 +122,140 @@ def estimate() -> Schema:
     )
 
 
+def _axis() -> Schema:
+    return entry(
+        "what was varied",
+        name=text("as it was asked for: ctx"),
+        flags=many(text("a flag of llama-server's"), "the flags it sets; empty for llama, gpu, indexer and app"),
+        values=many({"anyOf": [number("", None), text("")]}, "in order"),
+    )
+
+
+def _values() -> Schema:
+    return {
+        "type": "object",
+        "description": "the value of each axis, by its name",
+        "additionalProperties": {"anyOf": [number("", None), text("")]},
+    }
+
+
+def sweep() -> Schema:
+    """``memplan sweep --json``."""
+    point = entry("one combination of the axes' values", values=_values(), estimate=estimate())
+    return entry(
+        "one estimate for every combination",
+        axes=many(_axis(), "what was varied, the last one fastest"),
+        points=many(point, "in order"),
+    )
+
+
+def largest() -> Schema:
+    """``memplan sweep --max NAME --json``."""
+    found = entry(
+        "the largest value with one combination of the other axes' values",
+        values=_values(),
+        value=maybe(number("the largest that fits; null when none does", None)),
+        method=text("how it was found", "bisection", "scan"),
+        tried=number("estimates that took"),
+        estimate=estimate(),
+        beyond=maybe(entry("the next value, which does not fit", value=number("it", None), estimate=estimate())),
+    )
+    return entry(
+        "the largest values with which everything fits",
+        axis=text("the setting that was made as large as possible"),
+        axes=many(_axis(), "the other axes"),
+        largest=many(found, "one for each combination of the others"),
+    )
+
+
+def explanation() -> Schema:
+    """``memplan explain --json``."""
+    shape = many(number("elements"), "innermost first", 4)
+    layer = maybe(number("the layer it belongs to, if to one"))
+    placed = entry(
+        "a tensor of the prompt graph, and its stay in a compute buffer",
+        name=text("as llama.cpp's callback gives it: lid_kq-2"),
+        base=text("what it is, layer left out: lid_kq"),
+        op=text("ggml's operation"),
+        type=text("ggml's type"),
+        shape=shape,
+        layer=layer,
+        bytes=number("what it takes in the buffer"),
+        chunk=number("the chunk of the buffer it lies in"),
+        offset=number("where in the chunk, bytes"),
+        first=number("the node at which it gets its place; -1: before the first", -1),
+        last=number("the last node at which it has it", -1),
+        in_place_of=text("the tensor whose place it took over, or empty"),
+    )
+    gap = entry(
+        "unused bytes between live tensors",
+        chunk=number(""),
+        offset=number("bytes"),
+        bytes=number("bytes"),
+        left_by=text("the last tensor that filled most of it"),
+    )
+    group = entry(
+        "live tensors of one base name",
+        base=text("the name"),
+        bytes=number("all of them"),
+        count=number("how many"),
+        layers=many(number(""), "their layers"),
+    )
+    peak = entry(
+        "the moment at which a chunk is fullest; live and gaps add up to its bytes",
+        chunk=number(""),
+        bytes=number("the chunk's size"),
+        node=number("the node being computed; -1: before the first", -1),
+        tensor=text("the tensor that gets the highest place"),
+        live=many(placed, "largest first"),
+        gaps=many(gap, "largest first"),
+        groups=many(group, "largest first"),
+    )
+    buffer = entry(
+        "one device's compute buffer",
+        device=text("CUDA0"),
+        buffer=text("its buffer type, as in the estimate"),
+        bytes=number("its size"),
+        verdict=text("which tensor it is, in a sentence"),
+        peaks=many(peak, "one for each chunk: nearly always one"),
+    )
+    source = entry(
+        "what a split reads from another device",
+        name=text("the tensor"),
+        type=text("ggml's type"),
+        shape=shape,
+        source=text("the device, or a weight's buffer type"),
+        bytes=number("one copy"),
+        copies=number("how many are kept"),
+        weight=switch("whether it is a weight kept elsewhere"),
+    )
+    resident = entry(
+        "a tensor that exists before any graph",
+        kind=text("what it is", "weight", "cache", "state"),
+        name=text("its name"),
+        type=text("ggml's type"),
+        shape=shape,
+        layer=layer,
+        buffer=text("the buffer type it lies in"),
+        bytes=number("what it takes there"),
+    )
+    split = entry(
+        "a run of nodes on one device",
+        device=text("CUDA0"),
+        first=number("node"),
+        last=number("node", -1),
+        inputs=many(source, "copied there first"),
+    )
+    return entry(
+        "where an estimate's bytes come from; lists are empty when llama.cpp would not start",
+        estimate=estimate(),
+        buffers=many(buffer, "GPUs first"),
+        largest=many(placed, "the largest tensors of the graph"),
+        splits=many(split, "of the prompt graph, in order"),
+        residents=many(resident, "every weight, cache and state"),
+    )
+
+
 def devices() -> Schema:
     """``memplan devices --json``."""
     gpu = entry(
@@ -231,7 +365,8 @@ def rig() -> Schema:
     return {"description": "the GPUs and the host's memory, for --rig", **RigEntry.model_json_schema()}
 
 
-SCHEMAS = {make.__name__: make for make in (estimate, plan, devices, diagnosis, verification, rig)}
+_ALL = (estimate, sweep, largest, explanation, plan, devices, diagnosis, verification, rig)
+SCHEMAS = {make.__name__: make for make in _ALL}
 
 
 def written(name: str) -> str:

@@ -111,6 +111,18 @@ def test_verifications(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert list(faults(printed(capsys, *line), schema("verification"))) == []
 
 
+def test_sweeps_and_explanations(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("deepseek-v4-flash", "--gpu", "RTX 3090", "-cmoe")
+    varied = ("--over", "ctx=4096", "--over", "cache=f16,q8_0")
+    for name, line in (
+        ("sweep", ("sweep", *asked, *varied)),
+        ("largest", ("sweep", *asked, *varied, "--max", "ctx")),
+        ("explanation", ("explain", *asked, "-c", "4096")),
+        ("explanation", ("explain", *asked, "-c", "4096", "-ctk", "q8_0")),
+    ):
+        assert list(faults(printed(capsys, *line), schema(name))) == []
+
+
 def test_devices() -> None:
     found = [Found("x", 9 * MIB, 5 * MIB), Found("AMD Radeon", 9, 5, "ROCm")]
     for machine in (detected(found, "NVML", (None, None), ["a note"]), detected([], "nobody", (5, 4), [])):
