@@ -10,7 +10,7 @@ from itertools import product
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import for_machine
-from memplan.cli.estimate import DOES_NOT_FIT, read_question
+from memplan.cli.estimate import DOES_NOT_FIT, Asked, read_question
 from memplan.errors import FlagError
 from memplan.sweeping.axes import Axis, parse_axis
 from memplan.sweeping.largest import candidates, largest_of
@@ -103,11 +103,15 @@ def make_sweeper(arguments: Arguments, axes: Sequence[Axis]) -> Sweeper:
         if arguments.gpus or arguments.rig is not None or arguments.no_gpu:
             raise FlagError("--over gpu: sets what --gpu, --rig or --no-gpu sets already")
         arguments = _with_no_gpu(arguments)
-    asked = read_question(arguments)
+    return Sweeper(subject_of(arguments, read_question(arguments)), axes)
+
+
+def subject_of(arguments: Arguments, asked: Asked) -> Subject:
+    """What was asked, as words that can be changed."""
     finish = None if asked.machine is None else partial(for_machine, machine=asked.machine)
     app = asked.flags.app
     subject = Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, app, finish)
-    return Sweeper(subject.without(_MODEL), axes)
+    return subject.without(_MODEL)
 
 
 _MODEL = Axis("model", ("-m",), ())
