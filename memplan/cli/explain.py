@@ -6,12 +6,19 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import for_machine
-from memplan.cli.estimate import read_question
+from memplan.cli.estimate import Asked, read_question
 from memplan.errors import FlagError, shown
+from memplan.sweeping.axes import Axis
+from memplan.sweeping.sweep import Subject
+
+if TYPE_CHECKING:
+    from memplan.explaining.result import Explanation
+    from memplan.result import Estimate
 
 USAGE = """\
 Usage: memplan explain MODEL [llama-server's flags] [options]
@@ -81,9 +88,26 @@ def run(argv: Sequence[str]) -> int:
     if arguments.json:
         text = explanation_json(x)
     else:
-        text = render_explanation(x, top=top, device=device, colour=terminal.colour(), unicode=terminal.unicode())
+        smaller = _smaller(x, asked, arguments)
+        text = render_explanation(
+            x, top=top, device=device, smaller=smaller, colour=terminal.colour(), unicode=terminal.unicode()
+        )
     sys.stdout.write(text)
     return 0
+
+
+def _smaller(x: Explanation, asked: Asked, arguments: Arguments) -> list[tuple[str, Estimate]]:
+    """The same question with half the ubatch, and with half the context."""
+    if x.estimate.refused is not None:
+        return []
+    subject = Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, asked.flags.app)
+    halves = {"-ub": min(asked.flags.n_ubatch, asked.flags.n_batch) // 2, "-c": x.estimate.n_ctx // 2}
+    found = []
+    for flag, value in halves.items():
+        axis = Axis(flag, (flag,), (value,))
+        if value > 0:
+            found.append((f"{flag} {value}", subject.without(axis).at(axis, value).ask()))
+    return found
 
 
 def _last(arguments: Arguments, option: str) -> str:

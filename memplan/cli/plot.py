@@ -104,13 +104,15 @@ def _with_x(arguments: Arguments, axes: list[Axis], wanted: str) -> tuple[list[A
             if axis.is_called(wanted):
                 return axes, axis
         raise FlagError(f"--x {shown(wanted)}: not among the settings of --over")
-    for axis in axes:
+    numbers = [axis for axis in axes if axis.is_number and len(axis.values) > 1]
+    for axis in numbers:
         if axis.is_context:
             return axes, axis
-    fixed = parse_flags(arguments.flags, arguments.app).given & {"-c", "--ctx-size"}
-    numbers = [axis for axis in axes if axis.is_number and len(axis.values) > 1]
-    if numbers and fixed:
+    swept = next((axis for axis in axes if axis.is_context), None)
+    if numbers and (swept or parse_flags(arguments.flags, arguments.app).given & {"-c", "--ctx-size"}):
         return axes, numbers[0]
+    if swept:
+        return axes, swept
     context = Axis("ctx", ("-c",), ())
     return [*axes, context], context
 

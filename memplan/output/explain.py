@@ -12,6 +12,7 @@ from memplan.explaining.result import ComputeBuffer, Explanation, Group, Peak, P
 from memplan.output.columns import Cell, column_lines
 from memplan.output.json import estimate_object
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text
+from memplan.result import Estimate
 
 MOST = 0.5
 """The share of a buffer with which a tensor decides its size by itself."""
@@ -40,11 +41,18 @@ def verdict(buffer: ComputeBuffer) -> str:
 
 
 def render_explanation(
-    x: Explanation, *, top: int = 10, device: str = "", colour: bool = False, unicode: bool = True
+    x: Explanation,
+    *,
+    top: int = 10,
+    device: str = "",
+    smaller: Sequence[tuple[str, Estimate]] = (),
+    colour: bool = False,
+    unicode: bool = True,
 ) -> str:
     """All of it: each device's peak, the largest tensors, the splits, and where everything lies.
 
-    ``top``: lines of each list.  ``device``: only this device, if one is named.
+    ``top``: lines of each list.  ``device``: only this device, if one is named.  ``smaller``: other settings and their
+    estimates, whose compute buffers are told beside this one's.
     """
     estimate = x.estimate
     lines: list[Text | str] = [Text(model_line(estimate), "bold"), settings_line(estimate)]
@@ -53,7 +61,7 @@ def render_explanation(
         return to_text(lines, colour)
     for buffer in x.buffers:
         if device in ("", buffer.device):
-            lines += _buffer_lines(buffer, estimate.nodes[0], top, unicode)
+            lines += _buffer_lines(buffer, estimate.nodes[0], smaller, top, unicode)
     if not device:
         lines += ["", Text("The largest tensors of the prompt's graph", "bold")]
         lines += _largest_lines(x.largest, top, unicode)
@@ -96,13 +104,18 @@ def explanation_json(x: Explanation, top: int = 100) -> str:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def _buffer_lines(buffer: ComputeBuffer, nodes: int, top: int, unicode: bool) -> Iterator[Text | str]:
+def _buffer_lines(
+    buffer: ComputeBuffer, nodes: int, smaller: Sequence[tuple[str, Estimate]], top: int, unicode: bool
+) -> Iterator[Text | str]:
     yield ""
     head = Text(f"{buffer.device}: compute buffer of {buffer.bytes:,} bytes ({tenths(buffer.bytes)} MiB)", "bold")
     if buffer.buffer != buffer.device:
         head.append(f" in {buffer.buffer}")
     yield head
     yield Text(printable(verdict(buffer)), "yellow")
+    others = [(flag, e.buffers[buffer.buffer].compute) for flag, e in smaller if buffer.buffer in e.buffers]
+    if others:
+        yield "it would be " + ", ".join(f"{tenths(size)} MiB with {flag}" for flag, size in others)
     for peak in buffer.peaks:
         yield printable(_moment(peak, nodes, len(buffer.peaks) > 1))
         yield from _tensor_lines(peak, top, unicode)

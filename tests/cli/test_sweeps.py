@@ -90,6 +90,8 @@ def test_plot_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "-np 2: fits throughout" in text
     text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "-c", "4096", "--over", "np=1,2,4", "--terminal")
     assert "across: -np" in text
+    text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096", "--over", "np=1,2,4", "--terminal")
+    assert "across: -np" in text
     text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "--over", "np=1", "--terminal")
     assert "1,048,576" in text and "across: tokens of context" in text
     text = out(
@@ -127,7 +129,12 @@ def test_pyplot_is_never_loaded(tmp_path: Path) -> None:
 
 def test_explain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     line = ("explain", MODEL, *GPU, "-cmoe", "-c", "4096", "-np", "1")
-    assert "CUDA1: compute buffer" in out(capsys, *line)
+    text = out(capsys, *line)
+    assert "CUDA1: compute buffer" in text
+    half = json.loads(out(capsys, "estimate", MODEL, *GPU, "-cmoe", "-c", "4096", "-np", "1", "-ub", "256", "--json"))
+    compute = [device["compute"] for device in half["devices"]]
+    assert all(f"it would be {size / 2**20:,.1f} MiB with -ub 256, " in text for size in compute)
+    assert text.count("MiB with -c 2048") == 3
     assert "CUDA1" not in out(capsys, *line, "--device", "CUDA0", "--top", "2").partition("Splits")[0]
     found = json.loads(out(capsys, *line, "--json"))
     assert [buffer["device"] for buffer in found["buffers"]] == ["CUDA0", "CUDA1", "CPU"]
