@@ -1,10 +1,10 @@
 """Makes the pictures of docs/images and the outputs that the pages show, as the pages themselves say to.
 
-    python docs/make.py [NAME ...]
+    python docs/make.py [NAME ... | outputs]
 
 A picture is made by the command in README.md or a page of docs/ that ends in ``-o NAME.png`` or ``--timeline
 NAME.png``; an output is what the command after ``$`` in a console block prints, or its first lines where dots follow.
-With names, only those pictures are made.
+With names, only those pictures are made, or only the outputs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main(wanted: list[str]) -> None:
         if not wanted or name.removesuffix(".png") in wanted:
             printed(words)
             print(name)
-    for page in pages() if not wanted else ():
+    for page in pages() if not wanted or "outputs" in wanted else ():
         old = text = page.read_text(encoding="utf-8")
         for block, command, shown in consoles(old):
             output = shortened(printed(shlex.split(command)[1:]), shown)
