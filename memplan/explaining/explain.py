@@ -28,7 +28,7 @@ from memplan.ggml.sched import Sched
 from memplan.ggml.tensor import Shape, Tensor, new_tensor
 from memplan.gguf.header import Header
 from memplan.gguf.types import GGMLType
-from memplan.llama.context import Context
+from memplan.llama.context import AS_RELEASED, Context, Paths
 from memplan.llama.flags import Flags
 from memplan.llama.kv_cache import Memory
 from memplan.llama.model_tensors import ModelTensor
@@ -45,6 +45,7 @@ def explain(
     rig: Rig,
     release: str | Release = "latest",
     without_ops: Iterable[str] = (),
+    paths: Paths = AS_RELEASED,
 ) -> Explanation:
     """Where an estimate's bytes come from, tensor by tensor.
 
@@ -55,10 +56,11 @@ def explain(
         header: the model, from ``read_model``.  flags: from ``parse_flags``.  rig: the GPUs.
         release: the llama.cpp to follow: a tag, a build, or "latest".
         without_ops: ops that every GPU is made to refuse, by ggml's names.
+        paths: fused ops that are asked for or ruled out.
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    estimate, question = ask(header, flags, rig, release, without_ops)
+    estimate, question = ask(header, flags, rig, release, without_ops, paths)
     if question.made is None or estimate.refused is not None:
         return Explanation(estimate)
     placement, memory, context = question.made

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from memplan.backends.devices import Rig
-from memplan.gguf.header import Header
 from memplan.llama.context import AS_RELEASED, LIGHTNING_INDEXER, Path, Paths
 from memplan.llama.flags import check_devices, parse_flags
 from memplan.releases import Indexer, Release, find_release
@@ -137,25 +135,14 @@ class _Asker:
         if key not in self._known:
             if self._progress is not None:
                 self._progress(len(self._known))
-            s = self.subject
-            self._known[key] = _ask(
-                s.header, (*s.flags, *slot_words(slots, unified)), s.app, s.rig, s.release, s.without_ops,
-                replace(self._paths, indexer=path),
-            )  # fmt: skip
+            self._known[key] = self._ask(slot_words(slots, unified), replace(self._paths, indexer=path))
         return self._known[key]
 
+    def _ask(self, words: Sequence[str], paths: Paths) -> Estimate:
+        from memplan.estimator import estimate
 
-def _ask(
-    header: Header,
-    words: Sequence[str],
-    app: str,
-    rig: Rig,
-    release: str,
-    without_ops: Sequence[str],
-    paths: Paths,
-) -> Estimate:
-    from memplan.estimator import estimate
-
-    flags = parse_flags(words, app)
-    check_devices(flags, len(rig.gpus))
-    return estimate(header, flags, rig, release, without_ops, paths=paths)
+        s = self.subject
+        flags = parse_flags((*s.flags, *words), s.app)
+        check_devices(flags, len(s.rig.gpus))
+        answer = estimate(s.header, flags, s.rig, s.release, s.without_ops, paths=paths)
+        return answer if s.finish is None else s.finish(answer)

@@ -1,0 +1,1 @@
+"""Two answers side by side: what moved on which device, and which tensors, lifetimes or gaps moved it."""

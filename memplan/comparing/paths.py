@@ -1,0 +1,144 @@
+"""The indexer's two paths side by side: what each takes, which tensors make the difference, how far each goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from memplan.comparing.compare import compare
+from memplan.comparing.matching import label
+from memplan.comparing.result import Comparison
+from memplan.explaining.explain import explain
+from memplan.explaining.result import Explanation, Placed
+from memplan.llama.context import AS_RELEASED, Path, Paths
+from memplan.llama.flags import check_devices, parse_flags
+from memplan.releases import Release, find_release
+from memplan.result import Estimate
+from memplan.sweeping.axes import Axis
+from memplan.sweeping.largest import Largest, candidates, largest
+from memplan.sweeping.slots import indexer_path, indexer_paths
+from memplan.sweeping.sweep import Subject, Sweeper
+
+SMALL = 1 << 16
+"""Tensors of fewer bytes are left out of what makes the difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathTensor:
+    """Tensors of one kind that one path's graph has on a device and the other's has not.
+
+    ``tensor``: one of them.  ``copy``: whether it is a permuted copy of another of the same name.  ``at_peak``: how
+    many are alive when the buffer is fullest.
+    """
+
+    path: Path
+    device: str
+    tensor: Placed
+    count: int
+    layers: tuple[int, ...]
+    copy: bool
+    at_peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class PathSide:
+    """One path: what lies where with the settings asked for, and the largest context that fits."""
+
+    path: Path
+    explanation: Explanation
+    largest: Largest
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerPaths:
+    """Both paths, fused first; only the unfused one where the release has no other.
+
+    ``usual``: which one the release takes on these devices.  ``comparison``: from fused to unfused; None without both.
+    """
+
+    release: Release
+    usual: Path
+    sides: tuple[PathSide, ...]
+    tensors: tuple[PathTensor, ...]
+    comparison: Comparison | None
+
+
+def both_paths(
+    subject: Subject, paths: Paths = AS_RELEASED, progress: Callable[[int], None] | None = None
+) -> IndexerPaths:
+    """The fused and the unfused indexer side by side.
+
+    ``paths``: how hyper-connections are computed; its indexer is set here.  ``progress`` is told how many estimates
+    there were. Raises MemplanError.
+    """
+    release = find_release(subject.release)[0]
+    asked = 0
+
+    def ask(words: tuple[str, ...], path: Path) -> Estimate:
+        nonlocal asked
+        from memplan.estimator import estimate
+
+        if progress is not None:
+            progress(asked)
+        asked += 1
+        flags = parse_flags(words, subject.app)
+        with_path = replace(paths, indexer=path)
+        answer = estimate(subject.header, flags, subject.rig, subject.release, subject.without_ops, paths=with_path)
+        return answer if subject.finish is None else subject.finish(answer)
+
+    flags = parse_flags(subject.flags, subject.app)
+    check_devices(flags, len(subject.rig.gpus))
+    context, values = candidates(Sweeper(subject, []), "ctx")
+    rest = subject.without(context)
+    sides = []
+    for path in indexer_paths(release):
+        with_path = replace(paths, indexer=path)
+        x = explain(subject.header, flags, subject.rig, subject.release, subject.without_ops, paths=with_path)
+        if subject.finish is not None:
+            x = replace(x, estimate=subject.finish(x.estimate))
+        sides.append(PathSide(path, x, largest(values, _along(rest, context, path, ask))))
+    usual = indexer_path(ask(subject.flags, "auto"), release)
+    comparison = compare(sides[0].explanation, sides[1].explanation) if len(sides) > 1 else None
+    tensors = _differing(sides) if comparison is not None else ()
+    return IndexerPaths(release, usual, tuple(sides), tensors, comparison)
+
+
+def _along(
+    rest: Subject, context: Axis, path: Path, ask: Callable[[tuple[str, ...], Path], Estimate]
+) -> Callable[[int], Estimate]:
+    return lambda value: ask((*rest.flags, *context.words(value)), path)
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+_Kind = tuple[str, str, str, str, tuple[int, ...], int]
+
+
+def _differing(sides: Iterable[PathSide]) -> tuple[PathTensor, ...]:
+    """What one graph has on a device and the other has not, largest first, computed in place left out."""
+    by_side = [(side, _kinds(side.explanation)) for side in sides]
+    found = []
+    for at, (side, kinds) in enumerate(by_side):
+        others = by_side[1 - at][1]
+        for kind, members in kinds.items():
+            if kind not in others and members[0][0].bytes >= SMALL:
+                layers = tuple(sorted({p.layer for p, _ in members if p.layer is not None}))
+                first = members[0][0]
+                alive = sum(at_peak for _, at_peak in members)
+                is_copy = first.op in ("CONT", "CPY", "DUP") and any(
+                    other[1] == kind[1] and other[4] != kind[4] and sorted(other[4]) == sorted(kind[4])
+                    for other in kinds
+                )
+                found.append(PathTensor(side.path, kind[0], first, len(members), layers, is_copy, alive))
+    return tuple(sorted(found, key=lambda t: (-t.tensor.bytes, t.device)))
+
+
+def _kinds(x: Explanation) -> dict[_Kind, list[tuple[Placed, bool]]]:
+    kinds: dict[_Kind, list[tuple[Placed, bool]]] = {}
+    for buffer in x.buffers:
+        alive = {id(p) for peak in buffer.peaks for p in peak.live}
+        for p in buffer.tensors:
+            if not p.in_place_of:
+                kind = (buffer.device, label(p), p.op, p.type, p.shape, p.bytes)
+                kinds.setdefault(kind, []).append((p, id(p) in alive))
+    return kinds
