@@ -1,0 +1,146 @@
+"""``memplan compare``: two releases, settings or models, and what moves between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memplan.cli import terminal
+from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.estimate import Asked, read_question
+from memplan.errors import FlagError, shown
+from memplan.explaining.result import Explanation
+from memplan.llama.flag_values import whole
+from memplan.llama.flags import arity, normalized, parse_flags, same_setting
+
+USAGE = """\
+Usage: memplan compare MODEL [MODEL] [llama-server's flags] [options]
+
+  What moves between two releases, two settings or two models: weights, context
+  and compute of every device; and what moves them: which weights and caches lie
+  elsewhere, which tensors are alive when a compute buffer is fullest, which live
+  longer or lie in another's place, and what is lost in gaps between them.
+
+Options, one pair of:
+  --llama A --llama B   two releases of llama.cpp
+  --with A --with B     two settings: llama-server's flags, or options such as
+                        --llama, --gpu, --app; with one, it and what is given
+  MODEL MODEL           two models
+and
+  --top N               lines of each list (8)
+  --json                print one JSON object, sizes in bytes
+  -h, --help            print this
+
+  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
+  are those of memplan estimate, and hold for both sides.
+
+Examples:
+  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --llama b10549 --llama b10568
+  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --with "-ub 512" --with -np\\ 1
+
+Exit status: 0 answered, 2 bad input (one line says what).
+"""
+
+VALUES = ("--with", "--llama", "--app", "--top")
+_EXPERTS = same_setting("-cmoe") | same_setting("-ncmoe")
+"""Which experts are on the host: one of these replaces the other, where for llama-server both would hold."""
+
+AS_GIVEN = "as given"
+"""What the first side is called when only the second has a setting of its own."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan compare`` on stdout; the exit status. Raises MemplanError for bad input."""
+    arguments = parse_arguments(argv, VALUES, most_models=2)
+    if arguments.help:
+        sys.stdout.write(USAGE)
+        return 0
+    top = whole("--top", arguments.own.get("--top", ("8",))[-1], 1, 1_000_000)
+    (a, first), (b, second) = sides(arguments)
+    asked = read_question(first)
+    other = read_question(second)
+    if first.model == second.model and asked.flags.model == other.flags.model:
+        other = replace(other, header=asked.header)  # what is known of a header is kept with it
+
+    from memplan.comparing.compare import compare
+
+    comparison = compare(_explain(asked), _explain(other))
+    if arguments.json:
+        from memplan.output.compare_json import comparison_json
+
+        text = comparison_json(comparison, (a, b))
+    else:
+        from memplan.output.compare import render_comparison
+
+        text = render_comparison(
+            comparison, (a, b), top=top, colour=terminal.colour(), unicode=terminal.unicode()
+        )
+    sys.stdout.write(text)
+    return 0
+
+
+def _explain(asked: Asked) -> Explanation:
+    from memplan.explaining.explain import explain
+
+    return explain(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
+
+
+def sides(arguments: Arguments) -> list[tuple[str, Arguments]]:
+    """The two questions, each with what it is called. Raises FlagError unless exactly one pair is given."""
+    own = arguments.own
+    pairs: list[list[tuple[str, Arguments]]] = []
+    releases, apps, settings = (own.get(name, ()) for name in ("--llama", "--app", "--with"))
+    if arguments.more_models:
+        models = (arguments.model, *arguments.more_models)
+        pairs.append([(model, replace(arguments, model=model)) for model in models])
+    if len(releases) > 1:
+        pairs.append([(release, replace(arguments, llama=release)) for release in releases])
+    if len(apps) > 1:
+        pairs.append([(f"llama-{app}", replace(arguments, app=app)) for app in apps])
+    if settings:
+        asked = [(text, _with(arguments, text)) for text in settings]
+        pairs.append([(AS_GIVEN, arguments), *asked] if len(asked) == 1 else asked)
+    if not pairs:
+        raise FlagError("what is to be compared? give --llama A --llama B, --with A --with B, or two models")
+    if len(pairs) > 1 or len(pairs[0]) > 2:
+        raise FlagError("more than two sides: compare two releases, two settings or two models at a time")
+    return pairs[0]
+
+
+def _with(arguments: Arguments, text: str) -> Arguments:
+    """The question with one more setting: what sets the same is replaced."""
+    extra = parse_arguments([text], ("--llama", "--app"))
+    if not text.strip() or extra.help or extra.json or extra.check:
+        raise FlagError(f"--with {shown(text)}: give llama-server's flags or options, as in --with '-ub 2048'")
+    kept: list[str] = []
+    words = list(arguments.flags)
+    replaced = {name for flag in _names(extra.flags) for name in same_setting(flag)}
+    replaced |= _EXPERTS if replaced & _EXPERTS else set()
+    while words:
+        flag = words.pop(0)
+        count = arity(flag) or 0
+        if normalized(flag) not in replaced:
+            kept += [flag, *words[:count]]
+        del words[:count]
+    found = replace(arguments, flags=(*kept, *extra.flags))
+    model = extra.model or parse_flags(extra.flags).model
+    if model:
+        found = replace(found, model=model)
+    if extra.gpus or extra.rig is not None or extra.no_gpu:
+        found = replace(found, gpus=extra.gpus, rig=extra.rig, no_gpu=extra.no_gpu)
+    if extra.without_ops:
+        found = replace(found, without_ops=extra.without_ops)
+    if "--llama" in extra.own:
+        found = replace(found, llama=extra.llama)
+    return replace(found, app=extra.app) if "--app" in extra.own else found
+
+
+def _names(flags: Sequence[str]) -> list[str]:
+    """The flags among words, without their values."""
+    words, names = list(flags), []
+    while words:
+        flag = words.pop(0)
+        names.append(normalized(flag))
+        del words[: arity(flag) or 0]
+    return names

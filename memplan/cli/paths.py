@@ -1,0 +1,59 @@
+"""``memplan paths``: the fused and the unfused indexer side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from memplan.cli import terminal
+from memplan.cli.arguments import parse_arguments
+from memplan.cli.estimate import read_question
+from memplan.cli.sweep import subject_of
+from memplan.llama.flag_values import whole
+
+USAGE = """\
+Usage: memplan paths MODEL [llama-server's flags] [options]
+
+  The lightning indexer in one op (fused) and from small ones (unfused), side by
+  side: what each device takes, the tensors that make the difference (lid_kq, its
+  permuted copy, lid_score, masks), what is alive when each compute buffer is
+  fullest, and from which context on each path no longer fits.
+
+Options:
+  --top N            lines of each list (12)
+  --json             print one JSON object, sizes in bytes
+  -h, --help         print this
+
+  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
+  are those of memplan estimate.
+
+Examples:
+  memplan paths deepseek-v4-flash --gpu "2*RTX 3090" -cmoe -c 131072 -np 1
+
+Exit status: 0 answered, 2 bad input (one line says what).
+"""
+
+VALUES = ("--top",)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan paths`` on stdout; the exit status. Raises MemplanError for bad input."""
+    arguments = parse_arguments(argv, VALUES)
+    if arguments.help:
+        sys.stdout.write(USAGE)
+        return 0
+    top = whole("--top", arguments.own.get("--top", ("12",))[-1], 1, 1_000_000)
+    asked = read_question(arguments)
+
+    from memplan.comparing.paths import both_paths
+    from memplan.output.paths import paths_json, render_paths
+
+    subject = subject_of(arguments, asked)
+    with terminal.ProgressBar("searching") as bar:
+        found = both_paths(subject, progress=bar)
+    if arguments.json:
+        text = paths_json(found)
+    else:
+        text = render_paths(found, top=top, colour=terminal.colour(), unicode=terminal.unicode())
+    sys.stdout.write(text)
+    return 0

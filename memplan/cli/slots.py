@@ -1,0 +1,74 @@
+"""``memplan slots``: how many slots fit, and how much context each gets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from memplan.cli import terminal
+from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.estimate import DOES_NOT_FIT, read_question
+from memplan.cli.sweep import subject_of
+from memplan.llama.flag_table import MAX_SEQUENCES
+from memplan.llama.flag_values import whole
+
+USAGE = """\
+Usage: memplan slots MODEL [llama-server's flags] [options]
+
+  A row for each number of slots: with a part of the context each, and all
+  sharing one (-kvu); on both indexer paths. What caches and compute buffers
+  take, how much context a slot gets, and whether it fits. What llama-server
+  does without -np, 4 slots that share one context, is marked as the default.
+  Where it does not fit but fewer slots do, the last line says so.
+
+Options:
+  --np N,N,...       slots to try (1,2,4,8)
+  --json             print one JSON object, sizes in bytes
+  --check            exit with 1 when the default, or what -np asks for, does
+                     not fit on the path that llama.cpp takes
+  -h, --help         print this
+
+  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
+  are those of memplan estimate.
+
+Examples:
+  memplan slots deepseek-v4-flash --gpu "2*RTX 3090" -cmoe -c 65536
+  memplan slots flash.gguf --gpu "RTX PRO 6000" -c 131072 --np 1,2 --llama b10068
+
+Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
+"""
+
+VALUES = ("--np",)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer ``memplan slots`` on stdout; the exit status. Raises MemplanError for bad input."""
+    arguments = parse_arguments(argv, VALUES)
+    if arguments.help:
+        sys.stdout.write(USAGE)
+        return 0
+    counts = _counts(arguments)
+    asked = read_question(arguments)
+
+    from memplan.output.slots import render_slots, slots_json
+    from memplan.sweeping.slots import COUNTS, SLOTS, slot_table
+
+    subject = subject_of(arguments, asked)
+    with terminal.ProgressBar("slots:") as bar:
+        table = slot_table(subject, counts or COUNTS, progress=bar)
+    if arguments.json:
+        text = slots_json(table)
+    else:
+        given = subject.without(SLOTS).flags
+        text = render_slots(table, given, colour=terminal.colour(), unicode=terminal.unicode())
+    sys.stdout.write(text)
+    of_interest = [row for row in table.rows if row.indexer == table.usual]
+    row = next((row for row in of_interest if row.given), None) or next(row for row in of_interest if row.default)
+    return DOES_NOT_FIT if arguments.check and not row.estimate.fits else 0
+
+
+def _counts(arguments: Arguments) -> tuple[int, ...]:
+    texts = arguments.own.get("--np", ())
+    if not texts:
+        return ()
+    return tuple(sorted({whole("--np", part, 1, MAX_SEQUENCES) for part in texts[-1].split(",")}))

@@ -1,0 +1,236 @@
+"""A comparison as text for people, or as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from memplan.comparing.result import BufferChange, Comparison, GapChange, GroupChange, LifeChange, PartChange
+from memplan.explaining.result import Placed
+from memplan.output.columns import Cell, column_lines
+from memplan.output.explain import ranges, tenths
+from memplan.output.words import MIB, model_line, printable, settings_line, to_text
+
+SMALL = MIB // 10
+"""Changes of fewer bytes are not listed."""
+
+FATES = {
+    "only after": "no such tensor in {a}",
+    "only before": "no such tensor in {b}",
+    "from elsewhere": "on another device in {a}",
+    "to elsewhere": "on another device in {b}",
+    "held longer": "no longer alive at this moment in {a}",
+    "held shorter": "no longer alive at this moment in {b}",
+    "begins earlier": "not yet there at this moment in {a}",
+    "begins later": "not yet there at this moment in {b}",
+    "another moment": "alive there too, but not when {other} is fullest",
+    "larger": "larger",
+    "smaller": "smaller",
+    "more": "more of them",
+    "fewer": "fewer of them",
+}
+"""What a fate means, for sides called a and b."""
+
+
+def render_comparison(
+    c: Comparison, names: tuple[str, str], *, top: int = 8, colour: bool = False, unicode: bool = True
+) -> str:
+    """What moved, device by device, and what moved it. ``names``: of the two sides; ``top``: lines of each list."""
+    a, b = (printable(name) for name in names)
+    lines: list[Text | str] = [*_heads(c, a, b)]
+    for name, side in ((a, c.before), (b, c.after)):
+        refused = side.estimate.refused
+        if refused is not None:
+            lines += [Text(f"{name}: llama.cpp does not start with these settings: {printable(refused.said)}", "red")]
+    if c.before.estimate.refused is not None or c.after.estimate.refused is not None:
+        return to_text(lines, colour)
+    lines += ["", *part_lines(c.parts, a, b, unicode), *_left_lines(c, a, b)]
+    lines += _resident_lines(c, a, b, top, unicode)
+    for buffer in c.buffers:
+        if abs(buffer.change) >= SMALL:
+            lines += ["", *buffer_lines(buffer, a, b, top, unicode)]
+    lines += [f"not exact: {why}" for why in _inexact(c)]
+    return to_text(lines, colour)
+
+
+def _heads(c: Comparison, a: str, b: str) -> Iterator[Text | str]:
+    for name, side in ((a, c.before), (b, c.after)):
+        line = Text(f"{name}: ", "bold")
+        line.append(f"{model_line(side.estimate)}; {settings_line(side.estimate)}")
+        yield line
+
+
+def _inexact(c: Comparison) -> list[str]:
+    return list(dict.fromkeys(x.estimate.approximate for x in (c.before, c.after) if x.estimate.approximate))
+
+
+def part_lines(parts: Sequence[PartChange], a: str, b: str, unicode: bool) -> Iterator[Text | str]:
+    """A row for each part of a device that moved, and in words which did not."""
+    moved = [part for part in parts if part.change]
+    if not moved:
+        yield "nothing moved: weights, context and compute are the same on every device"
+        return
+    rows: list[list[Cell]] = [
+        [p.device, p.part, tenths(p.before), tenths(p.after), (signed(p.change), "red" if p.change > 0 else "green")]
+        for p in moved
+    ]
+    yield from column_lines(["MiB", "", a, b, "change"], rows, [False, False, True, True, True], unicode)
+    names = ("weights", "context", "compute")
+    same = [name for name in names if not any(p.part == name for p in moved)]
+    if same:
+        yield f"the same on every device: {' and '.join(same)}"
+
+
+def _left_lines(c: Comparison, a: str, b: str) -> Iterator[str]:
+    """Which side fits, where one of them does not."""
+    for name, x in ((a, c.before), (b, c.after)):
+        short = [f"{d.name} is {tenths(-d.left)} MiB short" for d in x.estimate.short]
+        if short:
+            yield f"{name} does not fit: {', '.join(short)}"
+
+
+def _resident_lines(c: Comparison, a: str, b: str, top: int, unicode: bool) -> Iterator[Text | str]:
+    moved = [r for r in c.residents if max(r.before, r.after) >= SMALL]
+    if not moved:
+        return
+    yield ""
+    yield Text("Weights, caches and states that moved", "bold")
+    rows: list[list[Cell]] = []
+    for r in moved[:top]:
+        where = r.target if r.source == r.target else f"{r.source or 'nowhere'} to {r.target or 'nowhere'}"
+        row: list[Cell] = [r.kind, printable(r.name), where, tenths(r.before), tenths(r.after)]
+        rows.append([*row, str(r.count), ranges(r.layers)])
+    rest = moved[top:]
+    if rest:
+        row = ["", f"{len(rest)} more", "", tenths(sum(r.before for r in rest)), tenths(sum(r.after for r in rest))]
+        rows.append([*row, str(sum(r.count for r in rest)), ""])
+    heads = ["", "MiB", "where", a, b, "count", "layers"]
+    yield from column_lines(heads, rows, [False, False, False, True, True, True, False], unicode)
+
+
+# --- a compute buffer -------------------------------------------------------------------------------------------------
+
+
+def buffer_lines(buffer: BufferChange, a: str, b: str, top: int, unicode: bool) -> Iterator[Text | str]:
+    """Why a compute buffer is larger or smaller: in a few sentences, then tensor by tensor."""
+    yield Text(
+        f"{buffer.device}: compute buffer {tenths(buffer.before)} to {tenths(buffer.after)} MiB,"
+        f" {signed(buffer.change)}",
+        "bold",
+    )
+    for sentence in sentences(buffer, a, b):
+        yield Text(printable(sentence), "yellow")
+    groups = [group for group in buffer.groups if abs(group.change) >= SMALL]
+    if groups:
+        yield from _group_lines(buffer, groups, a, b, top, unicode)
+    yield from (printable(f"- {life_sentence(life, b)}") for life in _large(buffer.lives)[:top])
+
+
+def _large(lives: Sequence[LifeChange]) -> list[LifeChange]:
+    return [life for life in lives if life.bytes >= MIB * life.count]
+
+
+def sentences(buffer: BufferChange, a: str, b: str) -> Iterator[str]:
+    """What moved a buffer, most important first."""
+    before, after = buffer.before_peak, buffer.after_peak
+    if before is None or after is None:
+        yield f"only {a if after is None else b} computes anything here"
+        return
+    if buffer.same_moment:
+        yield f"fullest at the same moment, when {_called(after.tensor)} gets its place"
+    else:
+        yield (
+            f"fullest at another moment: when {_called(after.tensor)} gets its place, where in {a} it was"
+            f" {_called(before.tensor)}{_then(buffer, a, b)}"
+        )
+    if not buffer.alive and not buffer.groups:
+        yield (
+            f"the same tensors are alive, to the byte; {tenths(abs(buffer.lost))} MiB"
+            f" {'more' if buffer.lost > 0 else 'fewer'} lie in gaps between them"
+        )
+    elif buffer.lost:
+        yield f"live tensors {signed(buffer.alive)} MiB, gaps between them {signed(buffer.lost)} MiB"
+    if buffer.same_moment:
+        large = [gap for gap in buffer.gaps if (gap.bytes - gap.other) * 4 >= max(abs(buffer.change), abs(buffer.lost))]
+        for gap in large[:2]:
+            yield gap_sentence(gap, a, b)
+
+
+def _then(buffer: BufferChange, a: str, b: str) -> str:
+    said = []
+    if buffer.after_then is not None:
+        said.append(f"{b} takes {tenths(buffer.after_then)} MiB at that one")
+    if buffer.before_then is not None:
+        said.append(f"{a} took {tenths(buffer.before_then)} MiB at this one")
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def gap_sentence(gap: GapChange, a: str, b: str) -> str:
+    """Who left the place that one side loses, what fills it on the other, and what no longer fits there."""
+    here, there = (b, a) if gap.side == "after" else (a, b)
+    owner = f"{_called(gap.owner)} ({tenths(gap.owner.bytes)} MiB)"
+    said = f"where {owner} lay, {tenths(gap.bytes)} MiB stay empty in {here}"
+    if gap.above is not None:
+        said += f", too few for {_called(gap.above)} ({tenths(gap.above.bytes)} MiB), which lies above"
+    for filling in sorted(gap.filled_otherwise, key=lambda f: -f.tensor.bytes)[:1]:
+        said += f"; in {there} {_called(filling.tensor)} ({tenths(filling.tensor.bytes)} MiB) fills that place"
+        other = filling.counterpart
+        if other is None:
+            said += f", which {here} does not have"
+        elif other.in_place_of:
+            said += f", but in {here} it takes over the place of {other.in_place_of}"
+        elif not filling.alive:
+            said += f", which in {here} is not alive by then"
+    return said
+
+
+def life_sentence(life: LifeChange, b: str) -> str:
+    """A stay that is longer, shorter or in another's place, in one sentence."""
+    which = f"{life.base} ({_counted(life.count, life.bytes)})"
+    of = life.of or "an unnamed tensor"
+    if life.how == "in place":
+        return f"{which} takes over the place of {of} in {b}, where it had one of its own"
+    if life.how == "own place":
+        return f"{which} has a place of its own in {b}, where it took over that of {of}"
+    until = f", until {of} is computed" if life.of else ""
+    return f"{which} holds its place {life.how} in {b}{until}"
+
+
+def _counted(count: int, size: int) -> str:
+    return f"{tenths(size)} MiB" if count == 1 else f"{count} x {tenths(size // count)} MiB"
+
+
+def _called(p: Placed) -> str:
+    """A tensor without its number: ``FLASH_ATTN_EXT of q of layer 2``."""
+    return p.base if p.layer is None else f"{p.base} of layer {p.layer}"
+
+
+def _group_lines(
+    buffer: BufferChange, groups: Sequence[GroupChange], a: str, b: str, top: int, unicode: bool
+) -> Iterator[Text]:
+    rows: list[list[Cell]] = []
+    for group in groups[:top]:
+        fullest = a if group.after else b
+        either = group.after or group.before
+        ops = " and ".join(dict.fromkeys(p.does for p in either))
+        said = FATES[group.fate].format(a=a, b=b, other=fullest)
+        change: Cell = (signed(group.change), "red" if group.change > 0 else "green")
+        rows.append([change, _size(group.before), _size(group.after), printable(group.base), ops, said])
+    rest = groups[top:]
+    if rest:
+        rows.append([signed(sum(group.change for group in rest)), "", "", f"{len(rest)} more", "", ""])
+    if buffer.lost:
+        lost = [peak.lost if peak is not None else 0 for peak in (buffer.before_peak, buffer.after_peak)]
+        rows.append([signed(buffer.lost), tenths(lost[0]), tenths(lost[1]), "lost in gaps", "", ""])
+    heads = ["change", a, b, f"alive when {buffer.device} is fullest", "op", ""]
+    yield from column_lines(heads, rows, [True, True, True, False, False, False], unicode)
+
+
+def _size(members: Sequence[Placed]) -> str:
+    return tenths(sum(p.bytes for p in members)) if members else ""
+
+
+def signed(size: int) -> str:
+    """Bytes as MiB with their sign."""
+    return f"{size / MIB:+,.1f}"

@@ -1,0 +1,104 @@
+"""A comparison as plain data, for programs; sizes in bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from memplan.comparing.result import BufferChange, Comparison
+from memplan.explaining.result import Peak, Placed
+from memplan.output.compare import sentences
+from memplan.output.explain import placed_object
+from memplan.output.json import estimate_object
+
+
+def comparison_json(c: Comparison, names: tuple[str, str]) -> str:
+    """The comparison as one JSON object."""
+    return json.dumps(comparison_object(c, names), indent=2) + "\n"
+
+
+def comparison_object(c: Comparison, names: tuple[str, str]) -> dict[str, Any]:
+    """The comparison as dictionaries and lists."""
+    return {
+        "before": {"name": names[0], "estimate": estimate_object(c.before.estimate)},
+        "after": {"name": names[1], "estimate": estimate_object(c.after.estimate)},
+        "parts": [
+            {"device": p.device, "part": p.part, "before": p.before, "after": p.after, "change": p.change}
+            for p in c.parts
+        ],
+        "residents": [
+            {
+                "kind": r.kind,
+                "name": r.name,
+                "source": r.source,
+                "target": r.target,
+                "layers": list(r.layers),
+                "count": r.count,
+                "before": r.before,
+                "after": r.after,
+            }
+            for r in c.residents
+        ],
+        "compute": [_buffer(buffer, names) for buffer in c.buffers],
+    }
+
+
+def _buffer(buffer: BufferChange, names: tuple[str, str]) -> dict[str, Any]:
+    return {
+        "device": buffer.device,
+        "before": buffer.before,
+        "after": buffer.after,
+        "change": buffer.change,
+        "said": list(sentences(buffer, *names)),
+        "same_moment": buffer.same_moment,
+        "before_peak": _peak(buffer.before_peak),
+        "after_peak": _peak(buffer.after_peak),
+        "before_then": buffer.before_then,
+        "after_then": buffer.after_then,
+        "alive": buffer.alive,
+        "lost": buffer.lost,
+        "groups": [
+            {
+                "base": group.base,
+                "change": group.change,
+                "fate": group.fate,
+                "before": [placed_object(p) for p in group.before],
+                "after": [placed_object(p) for p in group.after],
+            }
+            for group in buffer.groups
+        ],
+        "gaps": [
+            {
+                "side": gap.side,
+                "bytes": gap.bytes,
+                "other": gap.other,
+                "left_by": gap.owner.title,
+                "counterpart": _title(gap.counterpart),
+                "filled_by": [p.title for p in gap.filled],
+                "filled_otherwise_by": [filling.tensor.title for filling in gap.filled_otherwise],
+                "too_small_for": _title(gap.above),
+            }
+            for gap in buffer.gaps
+        ],
+        "lifetimes": [
+            {
+                "how": life.how,
+                "base": life.base,
+                "bytes": life.bytes,
+                "count": life.count,
+                "layers": list(life.layers),
+                "of": life.of,
+            }
+            for life in buffer.lives
+        ],
+    }
+
+
+def _title(p: Placed | None) -> str | None:
+    return None if p is None else p.title
+
+
+def _peak(peak: Peak | None) -> dict[str, Any] | None:
+    if peak is None:
+        return None
+    return {"node": peak.node, "tensor": peak.tensor.title, "bytes": peak.bytes, "lost": peak.lost}

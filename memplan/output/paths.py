@@ -1,0 +1,142 @@
+"""The indexer's two paths as tables for people, or as one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from memplan.comparing.paths import IndexerPaths, PathSide
+from memplan.output.columns import Cell, column_lines
+from memplan.output.compare import buffer_lines, signed
+from memplan.output.compare_json import comparison_object
+from memplan.output.explain import placed_object, ranges, shape_text, tenths
+from memplan.output.json import estimate_object
+from memplan.output.sweep import verdict_cell
+from memplan.output.words import model_line, printable, settings_line, to_text
+
+
+def render_paths(p: IndexerPaths, *, top: int = 12, colour: bool = False, unicode: bool = True) -> str:
+    """Device by device, what each path takes; the tensors that make the difference; how much context each allows."""
+    first = p.sides[0].explanation.estimate
+    lines: list[Text | str] = [Text(model_line(first), "bold"), settings_line(first), usual_line(p)]
+    for side in p.sides:
+        refused = side.explanation.estimate.refused
+        if refused is not None:
+            lines.append(Text(f"{side.path}: llama.cpp does not start: {printable(refused.said)}", "red"))
+    if first.refused is None:
+        lines += ["", *_devices(p, unicode)]
+    if p.tensors:
+        lines += ["", Text("Tensors that only one path has", "bold"), *_tensors(p, top, unicode)]
+    for buffer in p.comparison.buffers if p.comparison is not None else ():
+        if buffer.change:
+            lines += ["", *buffer_lines(buffer, "fused", "unfused", top // 2, unicode)]
+    lines += ["", *(Text(context_line(side), "bold") for side in p.sides)]
+    inexact = dict.fromkeys(s.explanation.estimate.approximate for s in p.sides)
+    return to_text([*lines, *(f"not exact: {why}" for why in inexact if why)], colour)
+
+
+def usual_line(p: IndexerPaths) -> str:
+    """Which path the release takes."""
+    name = p.release.name
+    if len(p.sides) == 1:
+        return f"{name} has no fused indexer: only the unfused path is there"
+    if p.usual == "fused":
+        return f"{name} takes the fused path here"
+    return f"{name} takes the unfused path here: it turns the fused indexer off where a device lacks it"
+
+
+def context_line(side: PathSide) -> str:
+    """From which context on a path no longer fits."""
+    found = side.largest
+    if found.value is None:
+        return f"{side.path}: no context fits; with {found.estimate.n_ctx:,} tokens {_said(side)}"
+    if found.beyond is None:
+        return f"{side.path}: fits up to {found.value:,} tokens of context, the model's own"
+    return f"{side.path}: fits up to {found.value:,} tokens of context; from {found.beyond[0]:,} on {_said(side)}"
+
+
+def _said(side: PathSide) -> str:
+    found = side.largest
+    estimate = found.estimate if found.value is None or found.beyond is None else found.beyond[1]
+    if estimate.refused is not None:
+        return f"llama.cpp refuses ({estimate.refused.kind})"
+    return f"it is {verdict_cell(estimate)[0]} MiB"
+
+
+def _devices(p: IndexerPaths, unicode: bool) -> Iterator[Text]:
+    """A row for each device: compute on both paths, and what is left."""
+    rows: list[list[Cell]] = []
+    estimates = [side.explanation.estimate for side in p.sides]
+    for i, device in enumerate(estimates[0].devices):
+        uses = [e.devices[i] for e in estimates]
+        row: list[Cell] = [device.name, tenths(device.model), tenths(device.context)]
+        row += [(tenths(use.compute), "yellow") for use in uses]
+        row += [signed(uses[1].compute - uses[0].compute)] if len(uses) > 1 else []
+        rows.append([*row, *((tenths(use.left), "red" if use.left < 0 else "green") for use in uses)])
+    hosts = [e.host for e in estimates]
+    row = ["host", tenths(hosts[0].model), tenths(hosts[0].context), *((tenths(h.compute), "yellow") for h in hosts)]
+    row += [signed(hosts[1].compute - hosts[0].compute)] if len(hosts) > 1 else []
+    rows.append([*row, *("" if h.left is None else tenths(h.left) for h in hosts)])
+    paths = [side.path for side in p.sides]
+    heads = ["MiB", "weights", "context", *(f"{path} compute" for path in paths)]
+    heads += ["difference"] if len(paths) > 1 else []
+    heads += [f"{path} left" for path in paths]
+    yield from column_lines(heads, rows, [False, *[True] * (len(heads) - 1)], unicode)
+
+
+def _tensors(p: IndexerPaths, top: int, unicode: bool) -> Iterator[Text]:
+    """Like tensors of several devices in one line."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for i, t in enumerate(p.tensors):
+        alike.setdefault((t.path, t.tensor.base, t.tensor.op, t.tensor.shape, t.tensor.type), []).append(i)
+    rows: list[list[Cell]] = []
+    for members in list(alike.values())[:top]:
+        same = [p.tensors[i] for i in members]
+        t = same[0]
+        name = printable(t.tensor.base) + (" (its permuted copy)" if t.copy else "")
+        at_peak = [f"{s.at_peak} on {s.device}" for s in same if s.at_peak]
+        layers = sorted({layer for s in same for layer in s.layers})
+        row: list[Cell] = [t.path, (tenths(t.tensor.bytes), "yellow"), name, t.tensor.does, t.tensor.type]
+        row += [shape_text(t.tensor.shape), str(sum(s.count for s in same)), ranges(layers)]
+        rows.append([*row, ", ".join(at_peak) or "none"])
+    heads = ["path", "MiB each", "tensor", "op", "type", "shape", "count", "layers", "alive at the peak"]
+    right = [False, True, False, False, False, False, True, False, False]
+    yield from column_lines(heads, rows, right, unicode)
+
+
+def paths_json(p: IndexerPaths) -> str:
+    """One object: both paths with their estimates and largest contexts, what differs, and the whole comparison."""
+    found: dict[str, Any] = {
+        "llama": p.release.name,
+        "indexer": p.usual,
+        "paths": [_side(side) for side in p.sides],
+        "tensors": [
+            {
+                "path": t.path,
+                "device": t.device,
+                "count": t.count,
+                "layers": list(t.layers),
+                "permuted_copy": t.copy,
+                "alive_at_peak": t.at_peak,
+                "tensor": placed_object(t.tensor),
+            }
+            for t in p.tensors
+        ],
+        "comparison": None if p.comparison is None else comparison_object(p.comparison, ("fused", "unfused")),
+    }
+    return json.dumps(found, indent=2) + "\n"
+
+
+def _side(side: PathSide) -> dict[str, Any]:
+    beyond = side.largest.beyond
+    return {
+        "path": side.path,
+        "estimate": estimate_object(side.explanation.estimate),
+        "largest_context": side.largest.value,
+        "does_not_fit_from": None if beyond is None else beyond[0],
+        "beyond": None if beyond is None else estimate_object(beyond[1]),
+        "said": context_line(side),
+    }

@@ -1,0 +1,124 @@
+"""Slots as a table for people, or as one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from memplan.output.columns import Cell, column_lines
+from memplan.output.json import estimate_object
+from memplan.output.sweep import MOST_COLUMNS, device_names, inexact_notes, least_cells, settings_text, verdict_cell
+from memplan.output.words import mib, model_line, printable, to_text
+from memplan.result import Estimate
+from memplan.sweeping.slots import SlotAdvice, SlotRow, SlotTable
+
+
+def render_slots(table: SlotTable, given: Sequence[str] = (), *, colour: bool = False, unicode: bool = True) -> str:
+    """A block for each indexer path, a row a count of slots; then what to do where the default does not fit.
+
+    ``given``: llama-server's flags beside those of the slots. MiB.
+    """
+    first = table.rows[0].estimate
+    names = device_names(row.estimate for row in table.rows)
+    lines: list[Text | str] = [Text(model_line(first), "bold"), f"{settings_text(first, given, ())}: MiB"]
+    for path in dict.fromkeys(row.indexer for row in table.rows):
+        usual = f", which is what {table.release.name} does here" if path == table.usual else ""
+        rows = [row for row in table.rows if row.indexer == path]
+        lines += ["", Text(f"{path.capitalize()} indexer{usual}", "bold"), *_block(rows, names, unicode)]
+    if {row.indexer for row in table.rows} == {"unfused"}:
+        lines += ["", f"{table.release.name} has no fused indexer"]
+    if table.advice is not None:
+        lines += ["", Text(advice_line(table.advice), "bold green")]
+    return to_text([*lines, *inexact_notes(row.estimate for row in table.rows)], colour)
+
+
+def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool) -> Iterator[Text]:
+    wide = len(names) <= MOST_COLUMNS
+    computes = [f"{name} compute" for name in names] if wide else ["most compute", "on"]
+    cells: list[list[Cell]] = []
+    for row in rows:
+        e = row.estimate
+        mark = "default" if row.default else "as given" if row.given else ""
+        shared = "shared" if row.unified else "each" if row.slots > 1 else ""
+        line: list[Cell] = [str(row.slots), f"{e.n_ctx_seq:,}", shared]
+        if e.refused is not None:
+            said = ("refused: " + printable(e.refused.said), "red")
+            cells.append([*line, *[""] * (len(computes) + 3), said, mark])
+            continue
+        used = {device.name: device.compute for device in e.devices}
+        most = max(used.items(), key=lambda item: item[1], default=("", 0))
+        line.append((mib(context_bytes(e)), "magenta"))
+        if wide:
+            line += [(mib(used.get(name, 0)), "yellow") for name in names]
+        else:
+            line += [(mib(most[1]), "yellow"), most[0]]
+        cells.append([*line, *least_cells(e), verdict_cell(e), (mark, "bold")])
+    heads = ["slots", "tokens a slot", "", "caches", *computes, "left", "on", "", ""]
+    right = [True, True, False, True, *([True] * len(computes) if wide else [True, False]), True, False, False, False]
+    yield from column_lines(heads, cells, right, unicode)
+
+
+def context_bytes(estimate: Estimate) -> int:
+    """Caches and states on all devices."""
+    return sum(use.context for use in estimate.buffers.values())
+
+
+def advice_line(advice: SlotAdvice) -> str:
+    """What fits in the default's place, in one line."""
+    default = advice.default
+    shared = "share" if default.unified else "of"
+    said = (
+        f"without -np, llama-{default.estimate.flags.app} takes {default.slots} slots that {shared}"
+        f" {default.estimate.n_ctx_seq:,} tokens, {_why(default.estimate)}"
+    )
+    fits = []
+    for row in (advice.fewer, advice.shorter):
+        if row is not None:
+            each = "each" if row.slots > 1 and not row.unified else "in all" if row.slots > 1 else "for its slot"
+            fits.append(f"{' '.join(row.words)} ({row.estimate.n_ctx_seq:,} tokens {each})")
+    return f"{said}; what fits: {', or '.join(fits)}"
+
+
+def _why(estimate: Estimate) -> str:
+    if estimate.refused is not None:
+        return f"which llama.cpp refuses ({estimate.refused.kind})"
+    short = [(-device.left, device.name) for device in estimate.short]
+    if estimate.host.left is not None and estimate.host.left < 0:
+        short.append((-estimate.host.left, "the host"))
+    most, name = max(short)
+    others = f" and short on {len(short) - 1} more" if len(short) > 1 else ""
+    return f"{mib(most, up=True)} MiB short on {name}{others}"
+
+
+def slots_json(table: SlotTable) -> str:
+    """One object: every row with its whole estimate, and the advice."""
+    advice = table.advice
+    found: dict[str, Any] = {
+        "llama": table.release.name,
+        "indexer": table.usual,
+        "rows": [
+            {
+                "slots": row.slots,
+                "unified": row.unified,
+                "indexer": row.indexer,
+                "default": row.default,
+                "given": row.given,
+                "args": list(row.words),
+                "n_ctx_slot": row.estimate.n_ctx_seq,
+                "context": context_bytes(row.estimate),
+                "fits": row.estimate.fits,
+                "estimate": estimate_object(row.estimate),
+            }
+            for row in table.rows
+        ],
+        "advice": None
+        if advice is None
+        else {
+            "said": advice_line(advice),
+            "args": [list(row.words) for row in (advice.fewer, advice.shorter) if row is not None],
+        },
+    }
+    return json.dumps(found, indent=2) + "\n"
