@@ -132,7 +132,6 @@ def test_which_tensor_is_it() -> None:
     assert [p.name for p in gpu.peaks[0].live[:2]] == ["lid_kq-2", "lid_kq-2"]
 
 
-@pytest.mark.skipif("b9924" not in BY_NAME, reason="this release is not modelled yet")
 def test_which_tensor_it_was_before_the_indexer_was_fused() -> None:
     x = explain(
         header("flash-antirez-q2"), parse_flags(["-c", "131072", "-np", "1"]), parse_gpus(["RTX PRO 6000"]), "b9924"
