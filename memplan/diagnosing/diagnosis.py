@@ -14,6 +14,7 @@ from memplan.diagnosing.matching import (
     Seen,
     builtin_model,
     builtin_models,
+    guess_computing,
     guess_placement,
     rig_of,
     same_types,
@@ -102,7 +103,7 @@ class _Work:
     def result(self) -> Diagnosis:
         predicted = self._predict()
         if predicted is not None:
-            predicted = self._fork(predicted)
+            predicted = self._fork(self._computing(predicted))
         rows = _rows(self.load, predicted) if predicted is not None else ()
         cause = self._cause(predicted, rows)
         mends = self._mends(predicted, cause)
@@ -183,6 +184,24 @@ class _Work:
                 raise
             self.notes.append(f"nothing is predicted: {error}")
             return None
+
+    def _computing(self, predicted: Estimate) -> Estimate:
+        """Flags that show in the compute buffers alone, when weights and caches agree and those do not."""
+        rows = _rows(self.load, predicted)
+        wrong = [row for row in rows if not row.agrees]
+        known = self.seen.from_command or self.asked.flags or self.load.build is None
+        if known or self.rig is None or self.header is None or self.release is None:
+            return predicted
+        if not wrong or any(row.part != "compute" for row in wrong) or 1 < len(rows) == len(wrong):
+            return predicted
+        for guess in guess_computing(self.seen, self.header, self.rig):
+            again = self._estimate(guess.argv, self.release)
+            if again is not None and all(row.agrees for row in _rows(self.load, again)):
+                self.seen = guess
+                guessed = " ".join(guess.guessed)
+                self.notes.append(f"{guessed} is not in the log: found by trying what gives its buffers")
+                return again
+        return predicted
 
     def _fork(self, predicted: Estimate) -> Estimate:
         """A fork says that it is the build it was made from; its figures give it away."""

@@ -39,6 +39,8 @@ class LogGpu:
     capability: tuple[int, int] | None = None
     total_mib: int | None = None
     free_mib: int | None = None
+    used: bool = False
+    """Whether the model was loaded with it."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,8 @@ class Load:
     nodes: tuple[int, int] | None = None
     splits: tuple[int, int] | None = None
     copies: int | None = None
+    swa_cells: int | None = None
+    """Cells of the sliding-window cache."""
     disabled: list[str] = field(default_factory=list)
     retried: bool = False
     """The compute buffers did not fit with pipeline parallelism, and llama.cpp tried again without."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -23,6 +23,7 @@ from memplan.releases import Release
 _MIB: Final = 1 << 20
 _CUDA: Final = re.compile(r"CUDA(\d{1,3})")
 _EXPERTS: Final = re.compile(r"blk\.(\d+)\.ffn_(?:up|down|gate)(?:_ch)?_exps")
+_BLOCK: Final = re.compile(r"blk\.(\d+)\.")
 _OVERRIDES: Final = frozenset({"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"})
 _PLACES: Final = _OVERRIDES | {"-ncffn", "--n-cpu-ffn"}
 
@@ -69,6 +70,8 @@ def same_types(load: Load, header: Header) -> bool | None:
 
 def rig_of(load: Load) -> Rig | None:
     """The GPUs that the load used, with what was free before it; None when it names none, or none of CUDA's."""
+    if not load.gpus and load.model and not any(_CUDA.fullmatch(name) for name in load.model):
+        return Rig(())  # llama.cpp without a GPU
     names = sorted((int(m[1]), gpu) for name, gpu in load.gpus.items() if (m := _CUDA.fullmatch(name)))
     if not names or any(gpu.free_mib is not None and not _CUDA.fullmatch(name) for name, gpu in load.gpus.items()):
         return None
@@ -99,6 +102,7 @@ def seen_flags(load: Load, extra: Sequence[str]) -> Seen:
     settings = list(_settings(load, with_slots=not unasked))
     argv = _without(argv, [word for word in settings if word.startswith("-")]) + settings
     argv += list(_placement(load, known))
+    argv += [flag for flag in _caches(load) if flag not in known]
     argv += extra
     placed = from_command or bool(load.overridden) or bool(known & _PLACES)
     return Seen(tuple(argv), app, from_command, placed=placed)
@@ -110,13 +114,60 @@ def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: R
     if seen.placed or load.dry or not wanted or not any(wanted.values()):
         return seen
     for candidate in _candidates(header):
+        split = split_of(load, header, candidate) if not load.layers else []
+        if split is None:
+            continue
         argv = (*seen.argv, *candidate)
         placement = _place(header, argv, seen.app, rig, release)
-        if placement is not None and all(
-            abs(placement.model.get(name, 0) / _MIB - mib) < 0.02 for name, mib in wanted.items()
-        ):
+        if split and not _gives(placement, wanted):
+            candidate = [*candidate, *split]
+            argv = (*seen.argv, *candidate)
+            placement = _place(header, argv, seen.app, rig, release)
+        if _gives(placement, wanted):
             return Seen(argv, seen.app, seen.from_command, tuple(candidate), True)
     return seen
+
+
+def _gives(placement: Placement | None, wanted: Mapping[str, float]) -> bool:
+    """Whether the weights on each GPU are those of the log."""
+    if placement is None:
+        return False
+    return all(abs(placement.model.get(name, 0) / _MIB - mib) < 0.02 for name, mib in wanted.items())
+
+
+def split_of(load: Load, header: Header, candidate: Sequence[str]) -> list[str] | None:
+    """The ``-ts`` that deals layers over several GPUs so that each has the log's weights; None when there is none."""
+    used = any(gpu.used for gpu in load.gpus.values())
+    names = [name for name, gpu in load.gpus.items() if _CUDA.fullmatch(name) and (gpu.used or not used)]
+    names.sort(key=lambda name: int(name[4:]))
+    if len(names) < 2:
+        return []
+    blocks = layer_bytes(header)
+    on_host = len(blocks) if "-cmoe" in candidate else int(candidate[-1]) if candidate else 0
+    sizes = [(size - (experts if i < on_host else 0)) / _MIB for i, (size, experts) in enumerate(blocks)]
+    counts, at = [], 0
+    for name in names:
+        wanted, first = load.model.get(name, 0.0), at
+        while at < len(sizes) and sum(sizes[first : at + 1]) <= wanted + 1:
+            at += 1
+        counts.append(at - first)
+        if name != names[-1] and abs(sum(sizes[first:at]) - wanted) > 1:
+            return None
+    if at < len(sizes):
+        return None
+    counts[-1] += 1  # the output layer
+    return ["-ts", ",".join(map(str, counts))]
+
+
+def layer_bytes(header: Header) -> list[tuple[int, int]]:
+    """Bytes of each layer's tensors, and of its experts among them."""
+    sizes: dict[int, list[int]] = {}
+    for name, tensor in header.tensors.items():
+        if m := _BLOCK.match(name):
+            of_layer = sizes.setdefault(int(m[1]), [0, 0])
+            of_layer[0] += tensor.nbytes
+            of_layer[1] += tensor.nbytes if _EXPERTS.match(name) else 0
+    return [(sizes[i][0], sizes[i][1]) for i in sorted(sizes)]
 
 
 def _candidates(header: Header) -> Iterator[list[str]]:
@@ -200,10 +251,42 @@ def _placement(load: Load, known: set[str]) -> Iterator[str]:
         yield from ("-ngl", str(load.offloaded[0]))
     counts = Counter(device for device in load.layers.values() if _CUDA.fullmatch(device))
     gpus = [name for name in load.gpus if _CUDA.fullmatch(name)]
-    if len(gpus) > 1 and counts and len(load.layers) >= 2:
+    used = [name for name in gpus if load.gpus[name].used]
+    if len(used) == 1 < len(gpus):
+        yield from ("-sm", "none", "-mg", used[0].removeprefix("CUDA"))
+    elif used and len(used) < len(gpus):
+        yield from ("-dev", ",".join(used))
+    elif len(gpus) > 1 and counts and len(load.layers) >= 2:
         yield from ("-ts", ",".join(str(counts[f"CUDA{i}"]) for i in range(len(gpus))))
     if load.overridden and not known & _PLACES:
         yield from _overrides(load)
+
+
+def _caches(load: Load) -> Iterator[str]:
+    """``-nkvo`` and ``--swa-full``, which show in the caches' buffers."""
+    on_gpu = any(_CUDA.fullmatch(name) for name in load.context)
+    if load.context and not on_gpu and load.offloaded is not None and load.offloaded[0] > 0:
+        yield "-nkvo"
+    n_ctx, ubatch = _number(load, "n_ctx_seq"), _number(load, "n_ubatch")
+    # a window and a batch need less; the default pads to 256
+    if load.swa_cells is not None and n_ctx == load.swa_cells and ubatch and n_ctx > ubatch + 1024:
+        yield "--swa-full"
+
+
+def guess_computing(seen: Seen, header: Header, rig: Rig) -> Iterator[Seen]:
+    """``seen`` with flags that only show in the compute buffers, one guess after another."""
+    guesses: list[list[str]] = [["--no-op-offload"], ["--no-host"]]
+    count = next((int(n) for flag, n in zip(seen.argv, seen.argv[1:], strict=False) if flag == "-ncmoe"), 0)
+    if seen.guessed and count and len(rig.gpus) == 1:
+        # as many layers' experts on the GPU, but the first ones
+        layers = {int(m[1]) for name in header.tensors if (m := _EXPERTS.match(name))}
+        numbers = "|".join(str(i) for i in range(len(layers) - count))
+        pattern = rf"blk\.({numbers})\.ffn_(up|down|gate)_exps=CUDA0,exps=CPU"
+        guesses = [["-ot", pattern], ["-ot", pattern, "--no-op-offload"], *guesses]
+    for guess in guesses:
+        kept = seen.argv[: len(seen.argv) - len(seen.guessed)] if "-ot" in guess else seen.argv
+        found = tuple(guess) if "-ot" in guess else (*seen.guessed, *guess)
+        yield Seen((*kept, *guess), seen.app, seen.from_command, found, True)
 
 
 def _overrides(load: Load) -> Iterator[str]:

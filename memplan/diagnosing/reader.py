@@ -108,7 +108,7 @@ class LogReader:
     def _using_device(self, m: re.Match[str]) -> None:
         if len(self.current.gpus) < _MAX_NAMES:
             gpu = self.current.gpus.setdefault(m[1], LogGpu(m[1]))
-            gpu.description, gpu.free_mib = m[2], int(m[3])
+            gpu.description, gpu.free_mib, gpu.used = m[2], int(m[3]), True
 
     def _meta_data(self, m: re.Match[str]) -> None:
         load = self.begin()
@@ -167,6 +167,9 @@ class LogReader:
 
     def _old_splits(self, m: re.Match[str]) -> None:
         self.current.splits = int(m[1]), int(m[2] or m[1])
+
+    def _swa(self, m: re.Match[str]) -> None:
+        self.current.swa_cells = int(m[1])
 
     def _copies(self, m: re.Match[str]) -> None:
         self.current.copies = int(m[1])
@@ -303,6 +306,7 @@ _RULES: Final[tuple[tuple[str, re.Pattern[str], _Take], ...]] = tuple(
         ),
         ("graph nodes", r"graph nodes\s+= (\d{1,9})(?: \(with bs=\d+\), (\d{1,9}) \(with bs=1\))?", _R._old_nodes),
         ("graph splits", r"graph splits = (\d{1,9})(?: \(with bs=\d+\), (\d{1,9}) \(with bs=1\))?", _R._old_splits),
+        ("SWA KV cache", r"creating\s+SWA KV cache, size = (\d{1,9}) cells", _R._swa),
         ("sched copies", r"sched copies = (\d{1,4})", _R._copies),
         ("set to disabled", r": ([\w() -]{3,60}?)(?: was auto,| not supported,) set to disabled", _R._disabled),
         ("retrying without pipeline", r"retrying without pipeline parallelism", _R._retried),

@@ -13,6 +13,7 @@ from memplan.diagnosing import diagnosis as diagnosis_module
 from memplan.diagnosing.diagnosis import Asked, Diagnosis, diagnose
 from memplan.diagnosing.lines import clean_lines
 from memplan.diagnosing.log import Load, Stage
+from memplan.diagnosing.matching import layer_bytes, rig_of, seen_flags, split_of
 from memplan.diagnosing.reader import read_log
 from memplan.errors import FlagError, UnknownRelease
 from memplan.models.builtin import builtin_header
@@ -265,3 +266,47 @@ def test_every_kind_of_cause_is_explained_in_the_docs() -> None:
     kinds = {kind for kind, _, _ in causes.SAID.values()} | set(re.findall(r'Cause\(\s*"([a-z-]+)"', source))
     assert len(kinds) >= 19
     assert {kind for kind in kinds if f"`{kind}`" not in page} == set()
+
+
+# --- flags that a log shows only by what they do ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags"),
+    [
+        ({"CUDA0 KV buffer": "CPU KV buffer", "CUDA0 DSV4": "CPU DSV4"}, ("-nkvo",)),
+        ({"SWA KV cache, size = 768 cells": "SWA KV cache, size = 131072 cells"}, ("--swa-full",)),
+        (
+            {"  Device 0:": "  Device 1: A6000, compute capability 8.6, VMM: yes\n  Device 0:"},
+            ("-sm", "none", "-mg", "0"),
+        ),
+    ],
+)
+def test_flags_seen_by_what_they_do(changes: dict[str, str], flags: tuple[str, ...]) -> None:
+    log = GOOD
+    for old, new in changes.items():
+        assert old in log
+        log = log.replace(old, new)
+    argv = seen_flags(loads(log)[0], ()).argv
+    assert any(argv[i : i + len(flags)] == flags for i in range(len(argv))), argv
+    assert flags[0] not in seen_flags(loads(GOOD)[0], ()).argv
+
+
+def test_a_split_is_found_by_the_weights() -> None:
+    (load,) = loads(text("good-b10068-crlf").replace("-cmoe", ""))
+    header = builtin_header("deepseek-v4-flash:q3")
+    # 20 layers without experts, then 10 more, 5, and the rest with the output layer
+    sizes = [size - experts for size, experts in layer_bytes(header)]
+    ends = (0, 20, 30, 35, 43)
+    output = header.tensors["output.weight"].nbytes + header.tensors["output_norm.weight"].nbytes
+    for i in range(4):
+        load.model[f"CUDA{i}"] = (sum(sizes[ends[i] : ends[i + 1]]) + output * (i == 3)) / MIB
+    assert split_of(load, header, ["-cmoe"]) == ["-ts", "20,10,5,9"]
+    load.model["CUDA1"] += 7
+    assert split_of(load, header, ["-cmoe"]) is None
+
+
+def test_a_machine_without_a_gpu() -> None:
+    log = "\n".join(line for line in GOOD.splitlines() if "CUDA" not in line and "Device 0" not in line)
+    rig = rig_of(loads(log + "\nload_tensors:   CPU_Mapped model buffer size = 82697.65 MiB\n")[0])
+    assert rig is not None and rig.gpus == ()
