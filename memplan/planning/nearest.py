@@ -254,7 +254,8 @@ def slots(flags: Flags) -> Options:
     """Fewer slots, the most first."""
     count = flags.n_parallel
     unified = ("-kvu",) if flags.kv_unified and "-kvu" not in flags.given else ()
-    return [(("-np", str(n), *(unified if n > 1 else ())), n / count) for n in range(min(count - 1, 8), 0, -1)]
+    fewer = [n for n in range(count - 1, 0, -1) if n < 4 or n in (count - 1, count // 2, count // 4)]
+    return [(("-np", str(n), *(unified if n > 1 else ())), n / count) for n in fewer]
 
 
 def cache_types(flags: Flags) -> Options:

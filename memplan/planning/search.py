@@ -129,8 +129,15 @@ class Search:
         self._known[tuple(args)] = known
 
     def closest(self) -> Estimate | None:
-        """Of the estimates asked for, the one that is over by the least; None when all were refused."""
+        """Of the estimates asked for, the one that is over by the least; None when all were refused.
+
+        One with every expert on the host is among them.
+        """
         margins = self.setting.margins
+        ledger = self.ledger()
+        if ledger is not None:
+            every = frozenset(name for layer in ledger.experts for e in layer for name in e.names)
+            self.estimate(layout_args(replace(self.default_layout(ledger), host=every), ledger))
 
         def short(found: Estimate) -> int:
             over = [m - d.left for d, m in zip(found.devices, margins, strict=True) if d.used]
