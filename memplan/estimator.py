@@ -13,7 +13,6 @@ from memplan.backends.buffers import CPU_REPACK, CUDA_HOST
 from memplan.backends.cpu import CpuBackend
 from memplan.backends.cuda import CudaBackend
 from memplan.backends.devices import Rig
-from memplan.errors import FlagError
 from memplan.ggml.backend import Buffer, BufferType
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.sched import SchedAbortError
@@ -21,7 +20,16 @@ from memplan.ggml.tallocr import OutOfFreeBlocksError
 from memplan.gguf.header import Header
 from memplan.gguf.types import BY_NAME
 from memplan.llama import checks
-from memplan.llama.context import AS_RELEASED, Context, ContextParams, Devices, Paths, Reservation
+from memplan.llama.context import (
+    AS_RELEASED,
+    Context,
+    ContextParams,
+    Devices,
+    Paths,
+    Planners,
+    Reservation,
+    check_paths,
+)
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams, load_hparams
 from memplan.llama.kv_cache import Memory, create_memory
@@ -30,8 +38,8 @@ from memplan.llama.placement import Device, Machine, Placement, place, too_many_
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.llama.server_memory import server_memory
 from memplan.models.registry import ArchitectureModel, architecture
-from memplan.notes import settings_notes
-from memplan.releases import LATEST, Indexer, Release, find_release
+from memplan.notes import path_notes, settings_notes
+from memplan.releases import LATEST, Release, find_release
 from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
 
 
@@ -79,19 +87,9 @@ def ask(
     check_paths(followed, paths)
     question = Question(load_model(header, flags, followed), flags, rig, followed, tuple(without_ops), paths=paths)
     result = question.answer()
-    notes = ((note,) if note else ()) + settings_notes(result)
+    notes = ((note,) if note else ()) + path_notes(paths, followed) + settings_notes(result)
     approximate = "; ".join((*flags.inexact, *((note,) if note else ())))
     return replace(result, notes=notes, approximate=approximate), question
-
-
-def check_paths(release: Release, paths: Paths) -> None:
-    """Raises FlagError when an op is to be fused that the release has not got."""
-    if paths.indexer == "fused" and release.indexer is Indexer.UNFUSED:
-        raise FlagError(f"--indexer fused: {release.name} has no fused indexer; give auto, or a newer --llama")
-    if paths.hyper_connections == "fused" and not release.hyper_connection_ops:
-        raise FlagError(
-            f"--hyper-connections fused: {release.name} has no ops for them; give auto, or a newer --llama"
-        )
 
 
 KEPT_MODELS = 4
@@ -116,6 +114,37 @@ def load_model(header: Header, flags: Flags, release: Release = LATEST) -> Model
     return model
 
 
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What all estimates for one rig and release share: its devices, the buffers on them, what planners found out."""
+
+    machine: Machine
+    weights: dict[BufferType, Buffer]
+    caches: dict[BufferType, Buffer]
+    planners: Planners
+
+
+KEPT_WORKSHOPS = 4
+"""Rigs that are remembered, each with a release."""
+
+_workshops: dict[tuple[object, ...], Workshop] = {}
+
+
+def workshop(rig: Rig, release: Release, without_ops: tuple[str, ...]) -> Workshop:
+    """The workshop for a rig whose GPUs refuse ``without_ops``, remembered as long as it is used again."""
+    key = (rig.gpus, release, without_ops)
+    found = _workshops.pop(key, None)
+    if found is None:
+        ops = frozenset(without_ops)
+        gpus = tuple(Device(CudaBackend(i, gpu, release, ops), gpu.free, CUDA_HOST) for i, gpu in enumerate(rig.gpus))
+        machine = Machine(gpus, Device(CpuBackend(), extra_bufts=(CPU_REPACK,)))
+        found = Workshop(machine, {}, {}, {})
+    _workshops[key] = found
+    if len(_workshops) > KEPT_WORKSHOPS:
+        del _workshops[next(iter(_workshops))]
+    return found
+
+
 class Question:
     """One estimate in the making; ``made`` is what its answer was made from, once there is one."""
 
@@ -136,7 +165,8 @@ class Question:
         self.without_ops = without_ops
         self.plain = plain
         self.paths = paths
-        self.machine = self._machine()
+        self.workshop = workshop(rig, release, without_ops)
+        self.machine = self.workshop.machine
         self.made: tuple[Placement, Memory, Context] | None = None
 
     def answer(self) -> Estimate:
@@ -145,13 +175,6 @@ class Question:
             return self._answer()
         except (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError) as fault:
             return self._refusal(_abort(str(fault)))
-
-    def _machine(self) -> Machine:
-        ops = frozenset(self.without_ops)
-        gpus = tuple(
-            Device(CudaBackend(i, gpu, self.release, ops), gpu.free, CUDA_HOST) for i, gpu in enumerate(self.rig.gpus)
-        )
-        return Machine(gpus, Device(CpuBackend(), extra_bufts=(CPU_REPACK,)))
 
     def _answer(self) -> Estimate:
         model, flags, hp = self.model, self.flags, self.model.hparams
@@ -195,7 +218,7 @@ class Question:
             layer_home=[index[d] for d in placement.layers],
             full_offload=placement.n_gpu_layers > self.model.hparams.n_layer_all,
         )
-        graphs = self.model.graphs.at(memory, Buffers(placement), self.release, self.paths)
+        graphs = self.model.graphs.at(memory, Buffers(placement, self.workshop), self.release, self.paths)
         return Context(
             params,
             devices,
@@ -206,6 +229,7 @@ class Question:
             offload_kqv=flags.offload_kqv,
             release=self.release,
             plain=self.plain,
+            planners=self.workshop.planners,
         )
 
     def _estimate(
@@ -260,10 +284,10 @@ class Question:
 class Buffers:
     """Where each weight, cache and state lies, by role and layer."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, workshop: Workshop) -> None:
         self._placement = placement
-        self._weights: dict[BufferType, Buffer] = {}
-        self._caches: dict[BufferType, Buffer] = {}
+        self._weights = workshop.weights
+        self._caches = workshop.caches
 
     def weight(self, name: str) -> Buffer:
         """The buffer of a weight."""

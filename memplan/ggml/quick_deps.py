@@ -18,6 +18,10 @@ Run = tuple[int, int, int]
 """Nodes of a part from one to another on one backend."""
 
 
+KEPT_RUNS = 4096
+"""Runs that a finder remembers."""
+
+
 class DepFinder:
     """Asks each split's backend, part by part."""
 
@@ -39,6 +43,8 @@ class DepFinder:
                 key = (p.part, p.case.buffers, run, own)
                 found = self._known.get(key)
                 if found is None:
+                    if len(self._known) >= KEPT_RUNS:
+                        self._known.clear()
                     found = self._known[key] = self._ask(p.part, run, own)
                 for until, tensors in found:
                     keep = deps.setdefault((at, until), [])

@@ -177,6 +177,10 @@ class Crossing:
     inputs: list[int]
 
 
+KEPT_CASES = 2048
+"""Cases that a scheduler remembers."""
+
+
 class QuickSched:
     """Schedules graphs made of parts on the backends of a plain scheduler."""
 
@@ -211,6 +215,8 @@ class QuickSched:
     def _case(self, part: Part, buffers: Buffers) -> Case:
         case = self._cases.get((part, buffers))
         if case is None:
+            if len(self._cases) >= KEPT_CASES:
+                self._cases.clear()
             case = self._cases[part, buffers] = Case(part, buffers, self.sched)
         return case
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from memplan.errors import FlagError
 from memplan.ggml.backend import Backend, BufferType
 from memplan.ggml.graph import Graph
 from memplan.ggml.ops import GGMLAssertError
@@ -18,7 +19,7 @@ from memplan.ggml.sched import Sched, SchedAbortError
 from memplan.ggml.tensor import Tensor
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
-from memplan.releases import LATEST, Release
+from memplan.releases import LATEST, Indexer, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,16 @@ class Paths:
 AS_RELEASED = Paths()
 
 
+def check_paths(release: Release, paths: Paths) -> None:
+    """Raises FlagError when an op is to be fused that the release has not got."""
+    if paths.indexer == "fused" and release.indexer is Indexer.UNFUSED:
+        raise FlagError(f"--indexer fused: {release.name} has no fused indexer; give auto, or a newer --llama")
+    if paths.hyper_connections == "fused" and not release.hyper_connection_ops:
+        raise FlagError(
+            f"--hyper-connections fused: {release.name} has no ops for them; give auto, or a newer --llama"
+        )
+
+
 class BuiltGraph(Protocol):
     """A whole graph as an architecture builds it; see ``memplan.models.deepseek4.pieces``."""
 
@@ -184,10 +195,15 @@ SMALL_BATCH = 32
 """Below this many tokens llama.cpp pins norms and last nodes to their layer's device, whatever is offloaded."""
 
 
+Planners = dict[tuple[tuple[BufferType, ...], bool, bool], QuickPlanner]
+"""Planners by buffer types, pipeline parallelism and offloading of ops."""
+
+
 class Context:
     """Replays a context's reservations over ``devices``; ``graphs`` builds what is reserved.
 
     ``flash_attn``: ``-fa`` as the context takes it.  ``plain``: make every tensor, where like layers would do.
+    ``planners``: those of other contexts on the same devices and release, which know much already; this one joins them.
     """
 
     def __init__(
@@ -202,6 +218,7 @@ class Context:
         offload_kqv: bool,
         release: Release = LATEST,
         plain: bool = False,
+        planners: Planners | None = None,
     ) -> None:
         self.params = params
         self.devices = devices
@@ -209,15 +226,15 @@ class Context:
         self.fused = graphs.start(flash_attn)
         self.probes = graphs.probes(flash_attn)
         self.offload_kqv = offload_kqv
-        self.sched = Sched(
-            devices.backends,
-            devices.bufts,
-            parallel,
-            op_offload,
-            release.split_inputs,
-            release.sinks_place_attention,
-        )
-        self.quick = QuickPlanner(self.sched)
+        kept: Planners = {} if planners is None else planners
+        key = (tuple(devices.bufts), parallel, op_offload)
+        if key not in kept:
+            split_inputs, by_sinks = release.split_inputs, release.sinks_place_attention
+            kept[key] = QuickPlanner(
+                Sched(devices.backends, devices.bufts, parallel, op_offload, split_inputs, by_sinks)
+            )
+        self.quick = kept[key]
+        self.sched = self.quick.sched
         self.plain = plain or not self.quick.usable
 
     def reserve(self) -> Reservation:

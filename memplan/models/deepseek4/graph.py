@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DeepSeek4Graph(HyperConnections, Attention, FeedForward):
-    """Builds one graph, whole (``build``) or in pieces (``head``, ``layer``, ``output``)."""
+    """Builds one graph, whole (``build``) or in pieces (``head``, two blocks a layer, ``output``)."""
 
     def build_inputs(self) -> Tensor:
         """Token embeddings, positions, masks, indices (``build_inp_*``, ``build_inp_dsv4``)."""
@@ -53,14 +53,17 @@ class DeepSeek4Graph(HyperConnections, Attention, FeedForward):
         blocks = n_blocks(self.release, self.batch, state.ratio)
         return Inputs(cache, state, self.batch, blocks, mask_type, rotated)
 
-    def layer(self, inp: Tensor, il: int) -> Tensor:
-        """One block: attention and feed-forward, each between hyper-connections."""
-        graph = self.graph
+    def attention_block(self, inp: Tensor, il: int) -> Tensor:
+        """A layer's first half: attention between hyper-connections."""
         cur, post, comb = self.hc_pre(inp, "attn", il)
         self.cb(cur, "hc_attn_pre", il)
         cur = self.cb(self.norm(cur, self.w(il, "attn_norm"), il), "attn_norm", il)
         cur = self.attention(cur, il)
-        mid = self.cb(self.hc_post(cur, inp, post, comb, il), "hc_attn_post", il)
+        return self.cb(self.hc_post(cur, inp, post, comb, il), "hc_attn_post", il)
+
+    def feed_forward_block(self, mid: Tensor, il: int) -> Tensor:
+        """A layer's second half: experts between hyper-connections."""
+        graph = self.graph
         cur, post, comb = self.hc_pre(mid, "ffn", il)
         self.cb(cur, "hc_ffn_pre", il)
         if self.release.ffn_inputs_first:
@@ -94,6 +97,6 @@ class DeepSeek4Graph(HyperConnections, Attention, FeedForward):
         """The whole graph (``llama_model_deepseek4::graph``)."""
         cur = self.head()
         for il in range(self.hp.n_layer):
-            cur = self.layer(cur, il)
+            cur = self.feed_forward_block(self.attention_block(cur, il), il)
         self.output(cur)
         return self.graph

@@ -40,6 +40,8 @@ class BufferMap(Protocol):
         """The buffer of caches and states in memory of this type."""
 
 
+_EXPERT_ROLES = ("ffn_", "exp_probs_b", "hc_ffn_")
+
 KEPT_SIZES = 8
 """Batches and contexts whose parts a model remembers."""
 
@@ -50,14 +52,18 @@ class DeepSeek4:
     def __init__(self, hp: HParams, tensors: ModelTensors) -> None:
         self.hp = hp
         self.weights: Mapping[str, ModelTensor] = tensors.by_name()
-        kinds: list[list[object]] = [
-            [ratio, il < hp.hash_layer_count, hp.swiglu_clamp_exp[il] > 1e-6, hp.swiglu_clamp_shexp[il] > 1e-6]
-            for il, ratio in enumerate(hp.compress_ratios[: hp.n_layer])
+        attention: list[list[object]] = [[ratio] for ratio in hp.compress_ratios[: hp.n_layer]]
+        experts: list[list[object]] = [
+            [il < hp.hash_layer_count, hp.swiglu_clamp_exp[il] > 1e-6, hp.swiglu_clamp_shexp[il] > 1e-6]
+            for il in range(hp.n_layer)
         ]
         for t in tensors.tensors:
             if 0 <= t.layer < hp.n_layer:
-                kinds[t.layer].append((t.name.split(".", 2)[2], t.type, t.ne))
-        self.kinds = [tuple(kind) for kind in kinds]
+                role = t.name.split(".", 2)[2]
+                half = experts if role.startswith(_EXPERT_ROLES) else attention
+                half[t.layer].append((role, t.type, t.ne))
+        self.kinds = [(tuple(a), tuple(e)) for a, e in zip(attention, experts, strict=True)]
+        """What each layer's attention and its experts are like: halves of one kind have the same tensors."""
         self._parts: dict[tuple[object, ...], tuple[list[Part], list[Tensor]]] = {}
 
     def at(
@@ -67,7 +73,7 @@ class DeepSeek4:
         return DeepSeek4Graphs(self, memory, buffers, release, paths)
 
     def parts(self, batch: Batch, fused: Fused, graphs: DeepSeek4Graphs) -> tuple[list[Part], list[Tensor]]:
-        """The part at each position (embeddings, layers, output) and the graph's inputs; like layers share one."""
+        """The part at each position (embeddings, two a layer, output) and the inputs; like ones are the same."""
         m = graphs.memory
         type_k = m.raw.k[0].type
         sizes = (m.raw.size, m.csa.size, m.hca.size, m.raw.n_stream, m.csa_state.n_rs_seq)
@@ -86,11 +92,12 @@ class DeepSeek4:
         like = first.tensor(first.out)
         by_kind: dict[tuple[object, ...], Part] = {}
         parts = [first]
-        for il, kind in enumerate(self.kinds):
-            part = by_kind.get(kind)
-            if part is None:
-                part = by_kind[kind] = builder.part(partial(b.layer, il=il), like)
-            parts.append(part)
+        for il, halves in enumerate(self.kinds):
+            for kind, build in zip(halves, (b.attention_block, b.feed_forward_block), strict=True):
+                part = by_kind.get(kind)
+                if part is None:
+                    part = by_kind[kind] = builder.part(partial(build, il=il), like)
+                parts.append(part)
         parts.append(builder.part(b.output, like))
         return parts, builder.inputs
 
@@ -137,7 +144,7 @@ class DeepSeek4Graphs:
     def in_parts(self, batch: Batch, fused: Fused) -> GraphParts:
         """The same graph, like layers built once."""
         parts, inputs = self.model.parts(batch, fused, self)
-        layers = [-1, *range(self.model.hp.n_layer), -1]
+        layers = [-1, *(il for il in range(self.model.hp.n_layer) for _ in ("attention", "experts")), -1]
         buffers = [
             tuple([self.buffer(role, il) if role else None for role in part.roles])
             for part, il in zip(parts, layers, strict=True)
