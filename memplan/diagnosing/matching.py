@@ -145,7 +145,10 @@ def split_of(load: Load, header: Header, candidate: Sequence[str]) -> list[str] 
     blocks = layer_bytes(header)
     on_host = len(blocks) if "-cmoe" in candidate else int(candidate[-1]) if candidate else 0
     sizes = [(size - (experts if i < on_host else 0)) / _MIB for i, (size, experts) in enumerate(blocks)]
-    counts, at = [], 0
+    # with fewer layers offloaded than there are, the first ones stay on the host
+    counts, at = [], load.offloaded[1] - load.offloaded[0] if load.offloaded else 0
+    if not 0 <= at < len(sizes):
+        return None
     for name in names:
         wanted, first = load.model.get(name, 0.0), at
         while at < len(sizes) and sum(sizes[first : at + 1]) <= wanted + 1:
