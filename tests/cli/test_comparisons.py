@@ -1,0 +1,165 @@
+"""memplan slots, paths and compare as commands."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from memplan.cli import main
+
+MODEL = "deepseek-v4-flash"
+GPU = ("--gpu", "2*RTX 3090")
+SMALL = (MODEL, *GPU, "-c", "4096", "-np", "1", "-cmoe")
+
+
+def out(capsys: pytest.CaptureFixture[str], *line: str, status: int = 0) -> str:
+    assert main(line) == status
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def test_slots(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("slots", f"llama-server -m {MODEL} -c 65536 -cmoe --port 1", *GPU, "--np", "4,1,4")
+    text = out(capsys, *line)
+    assert "llama-server v0.5.0 -c 65536 -cmoe --port 1: MiB" in text
+    assert "Fused indexer, which is what v0.5.0 does here" in text and "Unfused indexer" in text
+    rows = [row.split() for row in text.splitlines() if row.strip()[:1].isdigit()]
+    assert [row[:2] for row in rows] == [["1", "65,536"], ["4", "16,384"], ["4", "65,536"]] * 2
+    assert [row[-1] for row in rows] == ["fits", "fits", "default"] * 2
+    found = json.loads(out(capsys, *line, "--json"))
+    assert [(row["slots"], row["unified"], row["default"]) for row in found["rows"][:3]] == [
+        (1, False, False),
+        (4, False, False),
+        (4, True, True),
+    ]
+    estimate = json.loads(out(capsys, "estimate", MODEL, *GPU, "-c", "65536", "-cmoe", "--json"))
+    assert found["rows"][2]["estimate"]["buffers"] == estimate["buffers"]
+    assert found["rows"][1]["args"] == ["-np", "4"]
+    assert found["advice"] is None
+
+
+def test_slots_are_checked_as_they_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    # what the default's caches take is too much for this card, what one slot's take is not
+    line = ("slots", MODEL, "--gpu", "RTX 3090:24268:12000:8.6", "-cmoe", "-c", "262144", "--np", "1", "--check")
+    text = out(capsys, *line, status=1)
+    assert text.splitlines()[-1].startswith("without -np, llama-server takes 4 slots that share 262,144 tokens, ")
+    assert "what fits: -np 1 (262,144 tokens for its slot), or -np " in text
+    out(capsys, *line, "-np", "1")
+
+
+def test_paths(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memplan.sweeping.largest.CONTEXT_STEP", 1 << 18)
+    text = out(capsys, "paths", *SMALL, "--top", "3")
+    assert "v0.5.0 takes the fused path here" in text
+    assert "lid_kq (its permuted copy)" in text
+    assert "fused: fits up to 1,048,576 tokens of context, the model's own" in text
+    assert "unfused: fits up to 262,144 tokens of context; from 524,288 on it is short: CUDA0 " in text
+    found = json.loads(out(capsys, "paths", *SMALL, "--json"))
+    assert [(path["path"], path["largest_context"], path["does_not_fit_from"]) for path in found["paths"]] == [
+        ("fused", 1048576, None),
+        ("unfused", 262144, 524288),
+    ]
+    computes = [path["estimate"]["devices"][0]["compute"] for path in found["paths"]]
+    buffer = found["comparison"]["compute"][0]
+    assert [buffer["before"], buffer["after"]] == computes
+    assert {"lid_kq", "lid_score"} <= {t["tensor"]["base"] for t in found["tensors"]}
+    # the release's own path is what an estimate takes
+    estimate = json.loads(out(capsys, "estimate", *SMALL, "--json"))
+    assert found["paths"][0]["estimate"]["buffers"] == estimate["buffers"]
+
+
+def test_compare_releases(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("compare", MODEL, "--gpu", "RTX 4090", "-c", "64000", "-ub", "4096", "-b", "4096", "-np", "1", "-cmoe",
+            "--no-op-offload", "--llama", "b10549", "--llama", "b10568")  # fmt: skip
+    text = out(capsys, *line)
+    assert "CUDA0  compute  2,324.1  2,674.1  +350.0" in text
+    assert "the same on every device: weights and context" in text
+    assert "the same tensors are alive, to the byte; 350.0 MiB more lie in gaps between them" in text
+    assert (
+        "where MUL_MAT of attn_q_b.weight of layer 2 (512.0 MiB) lay, 352.0 MiB stay empty in b10568, too few for"
+        " FLASH_ATTN_EXT of q of layer 2 (512.0 MiB), which lies above; in b10549 q of layer 2 (512.0 MiB) fills that"
+        " place, but in b10568 it takes over the place of q_norm-2"
+    ) in text
+    assert "- q (43 x 512.0 MiB) takes over the place of q_norm in b10568, where it had one of its own" in text
+    found = json.loads(out(capsys, *line, "--json"))
+    assert (found["before"]["estimate"]["llama"], found["after"]["estimate"]["llama"]) == ("b10549", "b10568")
+    assert (found["compute"][0]["alive"], found["compute"][0]["lost"]) == (0, 350 << 20)
+
+
+def test_compare_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "compare", *SMALL, "--with", "-ncmoe 30")
+    assert text.startswith("as given: ") and "-ncmoe 30: " in text
+    assert "CUDA_Host to CUDA1" in text and "30-42" in text
+    text = out(capsys, "compare", *SMALL, "--with", "--ubatch-size 512", "--with", "-ub 256 --llama v0.4.0")
+    assert "batch 2048/512" in text and "llama-server v0.4.0: 1 slot of 4,096 tokens, batch 2048/256" in text
+    text = out(capsys, "compare", *SMALL, "--with", "--gpu 'RTX 5090'", "--with", "--no-gpu")
+    assert "only --gpu 'RTX 5090' computes anything here" in text
+    text = out(capsys, "compare", *SMALL, "--app", "server", "--app", "cli")
+    assert "llama-cli v0.5.0" in text
+    text = out(capsys, "compare", *SMALL, "--with", "-fa auto")
+    assert "nothing moved" in text
+    text = out(capsys, "compare", *SMALL, "--with", "-ctk q8_0")
+    assert "-ctk q8_0: llama.cpp does not start with these settings: does not support different K" in text
+
+
+def test_compare_models(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "compare", *SMALL, f"{MODEL}:q3")
+    assert "ffn_down_exps.weight" in text and "the same on every device: context" in text
+    text = out(capsys, "compare", *SMALL[1:], "-m", MODEL, "--with", f"-m {MODEL}:q3")
+    assert "deepseek-v4-flash:q3: 284.3 B parameters" in text
+
+
+def test_plain_text_and_colour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memplan.cli.terminal.unicode", lambda: False)
+    assert out(capsys, "compare", *SMALL, "--with", "-ub 256").isascii()
+    monkeypatch.setattr("memplan.cli.terminal.colour", lambda: True)
+    assert "\x1b[" in out(capsys, "compare", *SMALL, "--with", "-ub 256")
+
+
+WRONG: list[tuple[tuple[str, ...], str]] = [
+    (("slots", MODEL, *GPU, "--np", "0"), "--np 0: must be 1 or more"),
+    (("slots", MODEL, *GPU, "--np", "1,x"), "--np 'x'"),
+    (("slots", MODEL, *GPU, "--np", "257"), "--np 257: must be 256 or less"),
+    (("slots", MODEL, *GPU, "--np"), "--np needs a value"),
+    (("slots", MODEL, *GPU, "--np", ""), "--np ''"),
+    (("slots", *GPU), "which model?"),
+    (("slots", MODEL), "which GPUs?"),
+    (("slots", MODEL, "other", *GPU), "more than one model"),
+    (("paths", MODEL, *GPU, "--top", "0"), "--top 0: must be 1 or more"),
+    (("paths", MODEL, *GPU, "--llama", "b1"), "older than any release"),
+    (("paths", *GPU), "which model?"),
+    (("compare", MODEL, *GPU), "what is to be compared?"),
+    (("compare", MODEL, *GPU, "--llama", "b10068"), "what is to be compared?"),
+    (("compare", MODEL, *GPU, "--llama", "b10068", "--llama", "b9988", "--llama", "latest"), "more than two sides"),
+    (("compare", MODEL, *GPU, "--llama", "b10068", "--llama", "b9988", "--with", "-ub 1"), "more than two sides"),
+    (("compare", MODEL, MODEL, MODEL, *GPU), "more than 2 models"),
+    (("compare", MODEL, *GPU, "--with", "-ub lots"), "-ub 'lots'"),
+    (("compare", MODEL, *GPU, "--with", ""), "an empty argument"),
+    (("compare", MODEL, *GPU, "--with", "--json"), "give llama-server's flags"),
+    (("compare", MODEL, *GPU, "--with", "-ubb 2"), "unknown flag '-ubb'"),
+    (("compare", MODEL, *GPU, "--with"), "--with needs a value"),
+    (("compare", MODEL, *GPU, "--llama", "b10068", "--llama", "x"), "llama.cpp release 'x'"),
+    (("compare", MODEL, "no-such-model", *GPU), "no-such-model"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG, ids=range(len(WRONG)))
+def test_wrong_lines(
+    line: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("memplan: error: ") and captured.err.count("\n") == 1
+    assert said in captured.err
+    assert "fault in memplan" not in captured.err
+    assert os.listdir(tmp_path) == []
