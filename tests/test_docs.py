@@ -24,6 +24,7 @@ TASKS = (
     "experts-on-the-host",
     "long-context",
     "slots",
+    "after-an-update",
     "reading-a-plot",
     "out-of-memory",
 )

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from memplan.cli import main
+from memplan.cli.commands import DIRECT
+from memplan.cli.completion import TYPER
 
 TOP = Path(__file__).parent.parent
 README = (TOP / "README.md").read_text(encoding="utf-8")
@@ -38,6 +40,11 @@ def test_the_python_example(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(found[1], "README.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["CUDA0", "CUDA1", "True"]
+
+
+def test_the_table_has_every_command() -> None:
+    table = README[README.index("## Commands") : README.index("## On a real machine")]
+    assert sorted(re.findall(r"`memplan (\w+)`", table)) == sorted((*DIRECT, *TYPER))
 
 
 def test_links_lead_somewhere() -> None:

@@ -69,9 +69,8 @@ def context_bytes(estimate: Estimate) -> int:
 def advice_line(advice: SlotAdvice) -> str:
     """What fits in the default's place, in one line."""
     default = advice.default
-    shared = "share" if default.unified else "of"
     said = (
-        f"without -np, llama-{default.estimate.flags.app} takes {default.slots} slots that {shared}"
+        f"without -np, llama-{default.estimate.flags.app} takes {default.slots} slots that share"
         f" {default.estimate.n_ctx_seq:,} tokens, {_why(default.estimate)}"
     )
     fits = []
