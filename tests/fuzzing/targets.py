@@ -239,7 +239,7 @@ def http(r: Random) -> None:
         b"HTTP/1.1 503 Busy\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n",
     ))  # fmt: skip
     answers = [damaged(r, whole[:2000]) + whole[2000:] if r.random() < 0.8 else damaged(r, whole) for _ in range(4)]
-    policy = Policy(timeout=0.5, attempts=3, most=6, backoff=0.0, slow_after=1.0)
+    policy = Policy(timeout=0.25, attempts=2, most=4, backoff=0.0, slow_after=0.5)
     with serving(answers) as address:
         try:
             read_remote(f"{address}/m.gguf", Access(cache=False, policy=policy))
@@ -263,7 +263,7 @@ def serving(answers: list[bytes]) -> Iterator[str]:
                     continue
                 with connection:
                     try:
-                        connection.settimeout(0.5)
+                        connection.settimeout(0.25)
                         connection.recv(4096)
                         connection.sendall(left.pop(0) if len(left) > 1 else left[0])
                     except OSError:

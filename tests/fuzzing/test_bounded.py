@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.fuzzing.targets import TARGETS
 
-EXAMPLES = {"http": 60, "log": 60, "diagnosis": 40, "flags": 300, "pattern": 200}
-SLOW = 3.0
+EXAMPLES = {"http": 40, "log": 60, "diagnosis": 40, "flags": 300, "pattern": 200}
+SLOW = 10.0
 
 
 @pytest.mark.parametrize("name", TARGETS)
