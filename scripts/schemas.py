@@ -5,121 +5,27 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 TOP = Path(__file__).resolve().parent.parent
 FOLDER = TOP / "docs" / "schemas"
 sys.path.insert(0, str(TOP))
 
-Schema = dict[str, Any]
-
-
-def number(about: str, low: int | None = 0) -> Schema:
-    """A whole number."""
-    return {"type": "integer", "description": about} | ({} if low is None else {"minimum": low})
-
-
-def text(about: str, *choices: str) -> Schema:
-    """A string, one of ``choices`` if there are any."""
-    return {"type": "string", "description": about} | ({"enum": list(choices)} if choices else {})
-
-
-def switch(about: str) -> Schema:
-    """True or false."""
-    return {"type": "boolean", "description": about}
-
-
-def many(items: Schema, about: str, count: int | None = None) -> Schema:
-    """An array, of ``count`` entries if that is given."""
-    bounds = {} if count is None else {"minItems": count, "maxItems": count}
-    return {"type": "array", "description": about, "items": items, **bounds}
-
-
-def entry(about: str, **fields: Schema) -> Schema:
-    """An object with exactly these fields."""
-    return {
-        "type": "object",
-        "description": about,
-        "properties": fields,
-        "required": list(fields),
-        "additionalProperties": False,
-    }
-
-
-def maybe(schema: Schema) -> Schema:
-    """``schema``, or null."""
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def uses(about: str, **more: Schema) -> Schema:
-    """Bytes of weights, of caches and states, and of the compute buffer."""
-    return entry(
-        about,
-        **more,
-        model=number("weights, bytes"),
-        context=number("caches and states, bytes"),
-        compute=number("the compute buffer, bytes"),
-    )
-
-
-NOTES = many(text("a sentence"), "what to know about it")
-PAIR = many(number("of the prompt graph, then of the generation graph"), "both graphs", 2)
-
-
-def estimate() -> Schema:
-    """``memplan estimate --json``."""
-    device = uses(
-        "a GPU",
-        name=text("llama.cpp's name for it: CUDA0"),
-        description=text("the card"),
-        total=number("its memory, bytes"),
-        free=number("what of it is free before llama.cpp starts, bytes"),
-    )
-    device["properties"]["left"] = number("free bytes once all is allocated, below 0 when it does not fit", None)
-    device["required"].append("left")
-    buffers: Schema = {
-        "type": "object",
-        "description": "by buffer type; empty when llama.cpp would not start",
-        "additionalProperties": uses("one kind of buffer"),
-    }
-    return entry(
-        "what llama.cpp allocates for a model with these flags on these GPUs",
-        model=entry(
-            "the model",
-            name=text("as the file names itself, or the built-in name"),
-            architecture=text("general.architecture"),
-            path=text("the file, its address, or the built-in name"),
-            bytes=number("its tensors, without padding"),
-            parameters=number("elements of all tensors"),
-        ),
-        llama=text("the release that was followed"),
-        app=text("whose defaults hold", "server", "cli"),
-        n_ctx=number("tokens of all sequences together"),
-        n_ctx_seq=number("tokens of one sequence"),
-        buffers=buffers,
-        devices=many(device, "every GPU, in order"),
-        host=uses("what lies in the host's memory"),
-        server=entry(
-            "what llama-server may come to keep on the host beside that, bytes at most",
-            outputs=number("logits that a batch hands back"),
-            checkpoint=number("one context checkpoint"),
-            checkpoints=number("all context checkpoints of all slots"),
-            prompt_cache=maybe(number("the prompt cache; null: no limit")),
-        ),
-        graph=entry("the graphs", nodes=PAIR, splits=PAIR),
-        disabled=many(text("in llama.cpp's words"), "fused operations that this release turns off by itself"),
-        pipeline_parallel=switch("whether four copies of every split's inputs are kept"),
-        exact=switch("whether these are llama.cpp's own numbers, to the byte"),
-        notes=NOTES,
-        refused=maybe(
-            entry(
-                "why llama.cpp would not start",
-                kind=text("a stable name"),
-                how=text("with a message, or by an assertion", "refused", "abort"),
-                said=text("llama.cpp's words"),
-            )
-        ),
-    )
+from scripts.comparison_schemas import comparison, paths, slots  # noqa: E402
+from scripts.schema_parts import (  # noqa: E402
+    LAYER,
+    NOTES,
+    PAIR,
+    SHAPE,
+    Schema,
+    entry,
+    estimate,
+    many,
+    maybe,
+    number,
+    placed,
+    switch,
+    text,
+)
 
 
 def _axis() -> Schema:
@@ -170,23 +76,6 @@ def largest() -> Schema:
 
 def explanation() -> Schema:
     """``memplan explain --json``."""
-    shape = many(number("elements"), "innermost first", 4)
-    layer = maybe(number("the layer it belongs to, if to one"))
-    placed = entry(
-        "a tensor of the prompt graph, and its stay in a compute buffer",
-        name=text("as llama.cpp's callback gives it: lid_kq-2"),
-        base=text("what it is, layer left out: lid_kq"),
-        op=text("ggml's operation"),
-        type=text("ggml's type"),
-        shape=shape,
-        layer=layer,
-        bytes=number("what it takes in the buffer"),
-        chunk=number("the chunk of the buffer it lies in"),
-        offset=number("where in the chunk, bytes"),
-        first=number("the node at which it gets its place; -1: before the first", -1),
-        last=number("the last node at which it has it", -1),
-        in_place_of=text("the tensor whose place it took over, or empty"),
-    )
     gap = entry(
         "unused bytes between live tensors",
         chunk=number(""),
@@ -207,7 +96,7 @@ def explanation() -> Schema:
         bytes=number("the chunk's size"),
         node=number("the node being computed; -1: before the first", -1),
         tensor=text("the tensor that gets the highest place"),
-        live=many(placed, "largest first"),
+        live=many(placed(), "largest first"),
         gaps=many(gap, "largest first"),
         groups=many(group, "largest first"),
     )
@@ -223,7 +112,7 @@ def explanation() -> Schema:
         "what a split reads from another device",
         name=text("the tensor"),
         type=text("ggml's type"),
-        shape=shape,
+        shape=SHAPE,
         source=text("the device, or a weight's buffer type"),
         bytes=number("one copy"),
         copies=number("how many are kept"),
@@ -234,8 +123,8 @@ def explanation() -> Schema:
         kind=text("what it is", "weight", "cache", "state"),
         name=text("its name"),
         type=text("ggml's type"),
-        shape=shape,
-        layer=layer,
+        shape=SHAPE,
+        layer=LAYER,
         buffer=text("the buffer type it lies in"),
         bytes=number("what it takes there"),
     )
@@ -250,7 +139,7 @@ def explanation() -> Schema:
         "where an estimate's bytes come from; lists are empty when llama.cpp would not start",
         estimate=estimate(),
         buffers=many(buffer, "GPUs first"),
-        largest=many(placed, "the largest tensors of the graph"),
+        largest=many(placed(), "the largest tensors of the graph"),
         splits=many(split, "of the prompt graph, in order"),
         residents=many(resident, "every weight, cache and state"),
     )
@@ -365,7 +254,9 @@ def rig() -> Schema:
     return {"description": "the GPUs and the host's memory, for --rig", **RigEntry.model_json_schema()}
 
 
-_ALL = (estimate, sweep, largest, explanation, plan, devices, diagnosis, verification, rig)
+_ALL = (
+    estimate, sweep, largest, explanation, slots, paths, comparison, plan, devices, diagnosis, verification, rig,
+)  # fmt: skip
 SCHEMAS = {make.__name__: make for make in _ALL}
 
 

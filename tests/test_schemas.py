@@ -123,6 +123,18 @@ def test_sweeps_and_explanations(capsys: pytest.CaptureFixture[str]) -> None:
         assert list(faults(printed(capsys, *line), schema(name))) == []
 
 
+def test_slots_paths_and_comparisons(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memplan.sweeping.largest.CONTEXT_STEP", 1 << 18)
+    asked = ("deepseek-v4-flash", "--gpu", "RTX 3090:24268:12000:8.6", "-cmoe", "-c", "262144")
+    for name, line in (
+        ("slots", ("slots", *asked, "--np", "1")),
+        ("paths", ("paths", *asked, "-np", "1")),
+        ("comparison", ("compare", *asked, "--llama", "b10549", "--llama", "b10568")),
+        ("comparison", ("compare", *asked, "--with", "-ctk q8_0")),
+    ):
+        assert list(faults(printed(capsys, *line), schema(name))) == []
+
+
 def test_devices() -> None:
     found = [Found("x", 9 * MIB, 5 * MIB), Found("AMD Radeon", 9, 5, "ROCm")]
     for machine in (detected(found, "NVML", (None, None), ["a note"]), detected([], "nobody", (5, 4), [])):
