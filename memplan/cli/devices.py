@@ -56,7 +56,8 @@ def run(argv: Sequence[str]) -> int:
         from memplan.outfile import write_output
         from memplan.rig_file import write_rig
 
-        text = write_rig(machine.rig, json=path.lower().endswith(".json"), about=f"from {machine.source}")
+        about = f"from {machine.source}" if machine.rig.gpus else "no GPU found"
+        text = write_rig(machine.rig, json=path.lower().endswith(".json"), about=about)
         write_output(path, text.encode())
     if "--json" in options:
         import json

@@ -293,10 +293,13 @@ def _rows(load: Load, predicted: Estimate) -> tuple[Row, ...]:
     if predicted.refused is not None:
         return ()
     rows = []
-    parts = (("compute", load.compute),) if load.dry else (
-        ("model", load.model), ("context", load.context), ("compute", load.compute),
-    )  # fmt: skip
-    for part, sizes in parts:
+    failed_later = load.failed is not None and load.failed.stage in (Stage.COMPUTE, Stage.RUNNING)
+    parts = {"compute": load.compute}
+    if not load.dry:
+        # a cache is several buffers: only the whole can be compared
+        caches = load.context if load.reserved or failed_later else {}
+        parts = {"model": load.model, "context": caches, "compute": load.compute}
+    for part, sizes in parts.items():
         for name, mib in sorted(sizes.items()):
             if not _CUDA.fullmatch(name) and part != "compute":
                 continue  # weights and caches on the host go by other names when they are mapped

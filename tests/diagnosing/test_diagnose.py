@@ -201,6 +201,7 @@ def test_a_log_that_is_cut_off() -> None:
         for load in loads(GOOD[:end]):
             found = diagnose(load)
             assert found.cause.kind in ("cut-off", "nothing-wrong")
+            assert found.agrees is not False
     assert diagnose(loads(UNTIL_COMPUTE)[0]).cause.kind == "cut-off"
 
 
