@@ -40,7 +40,7 @@ class Part:
     n_pre: int
     n_body: int
     leafs: list[Tensor]
-    roles: list[str]
+    roles: tuple[str, ...]
     leaf_order: list[int]
     pre_leafs: int
     body_leafs: int
@@ -149,7 +149,7 @@ class PartBuilder:
             n_pre=n_pre,
             n_body=n_body,
             leafs=own,
-            roles=[self.roles.get(t, "") for t in own],
+            roles=tuple([self.roles.get(t, "") for t in own]),
             leaf_order=[ids[t] for t in leafs],
             pre_leafs=pre_leafs,
             body_leafs=body_leafs,

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from memplan.ggml.parts import Part, PartBuilder
 from memplan.ggml.quick import GraphParts
+from memplan.ggml.quick_sched import Buffers
 from memplan.ggml.tensor import Tensor, new_tensor
 from memplan.llama.context import (
     AS_RELEASED,
     FLASH_ATTN,
+    GATED_DELTA_NET,
     HYPER_CONNECTIONS,
     LIGHTNING_INDEXER,
     Batch,
@@ -113,6 +115,7 @@ class DeepSeek4Graphs:
         self.buffers = buffers
         self.release = release
         self.paths = paths
+        self._buffers: dict[tuple[tuple[str, ...], int], Buffers] = {}
 
     def start(self, flash_attn: str) -> Fused:
         """What is fused before any probe: what the release has ops for, if not ruled out."""
@@ -131,6 +134,7 @@ class DeepSeek4Graphs:
         release, paths = self.release, self.paths
         return (
             *((FLASH_ATTN,) if flash_attn == "auto" else ()),
+            *(GATED_DELTA_NET if release.gated_delta_net_probe else ()),
             *((LIGHTNING_INDEXER,) if release.indexer_probe and paths.indexer == "auto" else ()),
             *(HYPER_CONNECTIONS if release.hyper_connection_ops and paths.hyper_connections == "auto" else ()),
         )
@@ -145,11 +149,15 @@ class DeepSeek4Graphs:
         """The same graph, like layers built once."""
         parts, inputs = self.model.parts(batch, fused, self)
         layers = [-1, *(il for il in range(self.model.hp.n_layer) for _ in ("attention", "experts")), -1]
-        buffers = [
-            tuple([self.buffer(role, il) if role else None for role in part.roles])
-            for part, il in zip(parts, layers, strict=True)
-        ]
+        buffers = [self.buffers_of(part.roles, il) for part, il in zip(parts, layers, strict=True)]
         return GraphParts(parts, buffers, inputs, layers)
+
+    def buffers_of(self, roles: tuple[str, ...], il: int) -> Buffers:
+        """Where the leafs of a part lie when it stands for layer ``il``; the same for all graphs of a placement."""
+        known = self._buffers.get((roles, il))
+        if known is None:
+            known = self._buffers[roles, il] = tuple([self.buffer(role, il) if role else None for role in roles])
+        return known
 
     def leaf(self, role: str, il: int) -> Tensor:
         """A new leaf for a weight, cache or state, in its buffer."""
