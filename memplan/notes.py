@@ -39,7 +39,8 @@ def _slots(estimate: Estimate) -> str:
 def _pipeline(estimate: Estimate) -> str:
     if not estimate.pipeline_parallel:
         return ""
-    return "pipeline parallelism is on: every GPU keeps four copies of its inputs; any -ot turns it off"
+    again = "; where a compute buffer does not fit, llama.cpp tries once more without" if estimate.short else ""
+    return f"pipeline parallelism is on: every GPU keeps four copies of its inputs; any -ot turns it off{again}"
 
 
 def _offload(estimate: Estimate) -> str:

@@ -25,6 +25,8 @@ def test_slots() -> None:
 
 def test_pipeline_parallelism_and_disabled_ops() -> None:
     assert "four copies" in noted(replace(made_up(), pipeline_parallel=True))
+    assert "tries once more" not in noted(replace(made_up(), pipeline_parallel=True))
+    assert "tries once more without" in noted(replace(made_up(buffers=TOO_MUCH), pipeline_parallel=True))
     assert "Lightning Indexer" in noted(replace(made_up(), disabled=("Lightning Indexer",)))
 
 

@@ -1,0 +1,113 @@
+"""llama.cpp's own answers, replayed in process: ``ladder`` and ``random`` are the common road, ``odd`` leads off it.
+
+The odd cases were drawn at random and asked of llama.cpp v0.5.0 and v0.4.0; their made-up models are described where
+they are used. Some taught a rule: copies of K and V that are no longer views of one cache, splits with more than 30
+inputs, models without a kind of layer, writes to a cache that its device cannot do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memplan.backends.devices import Gpu, Rig
+from memplan.estimator import ask
+from memplan.gguf.header import Header
+from memplan.llama.flags import parse_flags
+from memplan.models.builtin import MODELS, RECIPES, builtin_header, deepseek4_header
+from memplan.result import Estimate
+
+GOLDEN = Path(__file__).parent / "data" / "golden"
+RELEASES = ("v0.4.0", "v0.5.0")
+COLUMNS = ("model", "context", "compute")
+
+Case = Mapping[str, Any]
+
+
+def key(case: Case) -> tuple[str, str]:
+    """Cases in this order use what the planner remembers of a model."""
+    return json.dumps(case["model"]), case["release"]
+
+
+CASES: list[Case] = sorted(
+    (
+        case
+        for name in ("ladder", "random", "odd")
+        for case in map(json.loads, (GOLDEN / f"{name}.jsonl").read_text().splitlines())
+        if case["release"] in RELEASES
+    ),
+    key=key,
+)
+_UNFUSED = 20000
+_SMALLER = [case for case in CASES if case["truth"].get("nodes", (0,))[0] < _UNFUSED]
+_LARGER = [case for case in CASES if case["truth"].get("nodes", (0,))[0] >= _UNFUSED]
+PLAIN = frozenset(case["id"] for case in (*_SMALLER[::7], *_LARGER[::25]))
+"""Cases that are also planned tensor by tensor; graphs of 32,000 nodes take a second each."""
+
+
+@cache
+def header(model: str) -> Header:
+    """A golden model as JSON: "flash-antirez-q2", or a made-up one's base, recipe and what differs from the base."""
+    made_up = json.loads(model)
+    if isinstance(made_up, str):
+        size, _, recipe = made_up.partition("-")
+        return builtin_header(f"deepseek-v4-{size}:{recipe}")
+    shape = replace(MODELS[made_up["base"]].shape, **made_up["shape"])
+    return deepseek4_header(shape, RECIPES[made_up["recipe"]], "made up")
+
+
+def rig(case: Case) -> Rig:
+    gpus = []
+    for gpu in case["gpus"]:
+        major, minor = gpu["cc"].split(".")
+        gpus.append(Gpu(gpu["name"], gpu["total_mib"] << 20, gpu["free_mib"] << 20, (int(major), int(minor))))
+    return Rig(tuple(gpus))
+
+
+def allocated(buffers: Mapping[str, Mapping[str, int]]) -> dict[str, tuple[int, ...]]:
+    """Bytes by buffer type; llama.cpp lists a byte of compute buffer for a backend that got no node."""
+    found = {name: tuple(use.get(c, 0) if use.get(c, 0) > 1 else 0 for c in COLUMNS) for name, use in buffers.items()}
+    return {name: use for name, use in found.items() if any(use)}
+
+
+def check(found: Estimate, truth: Mapping[str, Any]) -> None:
+    assert found.exact
+    if "error" in truth:
+        assert found.refused is not None
+        assert (found.refused.kind, found.refused.how) == (truth["error"], truth["how"])
+        assert truth["said"] in found.refused.said or found.refused.said in truth["said"]
+        assert found.refused.mend
+        return
+    assert found.refused is None
+    uses = {name: {c: getattr(use, c) for c in COLUMNS} for name, use in found.buffers.items()}
+    assert allocated(uses) == allocated(truth["buffers"])
+    assert (found.n_ctx, found.n_ctx_seq) == (truth["n_ctx"], truth["n_ctx_seq"])
+    assert (list(found.nodes), list(found.splits)) == (truth["nodes"], truth["splits"])
+    assert sorted(found.disabled) == truth["disabled"]
+    assert found.pipeline_parallel == truth["pipeline_parallel"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
+    flags = parse_flags(case["args"], case["app"])
+    found, question = ask(header(json.dumps(case["model"])), flags, rig(case), case["release"], case["deny"])
+    check(found, case["truth"])
+    if case["id"] in PLAIN:
+        question.plain = True
+        check(question.answer(), case["truth"])
+
+
+def test_the_cases_hold_what_is_rare() -> None:
+    odd = [case for case in CASES if case["id"].startswith("odd")]
+    assert len(odd) > 100
+    assert {len(case["gpus"]) for case in odd} >= {0, 1, 2, 3, 4, 5, 7, 9, 12, 15}
+    assert {type_ for case in odd for type_ in case["args"]} >= {"f32", "bf16", "q4_1", "q5_0", "q5_1", "iq4_nl"}
+    assert sum(len(case["deny"]) > 1 for case in odd) > 10
+    errors = {case["truth"].get("error") for case in odd}
+    assert errors == {None, "other", "override-to-unused-device"}
