@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memplan.backends.devices import Rig
 from memplan.llama.flags import Flags
 from memplan.llama.refusals import Refusal
-from memplan.llama.server_memory import ServerMemory
+from memplan.llama.server_memory import NO_SERVER, ServerMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Estimate:
     """Whether the GPUs' memory is the host's."""
     without_ops: tuple[str, ...] = ()
     """Operations that the GPUs were made to refuse."""
-    server: ServerMemory = ServerMemory()
+    server: ServerMemory = NO_SERVER
     """What llama-server may come to keep in the host's memory beside ``host``."""
     pipeline_parallel: bool = False
     """Whether four copies of every split's inputs are kept."""

@@ -39,7 +39,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """The GPUs in device order, the host's memory in bytes if it is known, and whether both are one (unified memory)."""
+    """The GPUs in device order, the host's memory in bytes if it is known, and whether both are one memory."""
 
     gpus: tuple[Gpu, ...]
     host_total: int | None = None

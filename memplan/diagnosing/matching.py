@@ -184,7 +184,7 @@ def _candidates(header: Header) -> Iterator[list[str]]:
 def _place(header: Header, argv: Sequence[str], app: str, rig: Rig, release: Release) -> Placement | None:
     try:
         flags = parse_flags(argv, app)
-        question = Question(load_model(header, flags), flags, rig, release, ())
+        question = Question(load_model(header, flags, release), flags, rig, release, ())
         placed = place(question.model.tensors.tensors, question.model.hparams.n_layer_all, flags, question.machine)
     except MemplanError:
         return None

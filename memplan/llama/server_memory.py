@@ -36,6 +36,10 @@ class ServerMemory:
         return None if self.prompt_cache is None else self.outputs + self.checkpoints + self.prompt_cache
 
 
+NO_SERVER = ServerMemory()
+"""Nothing at all: llama.cpp does not start."""
+
+
 def server_memory(hp: HParams, flags: Flags, params: ContextParams, memory: Memory) -> ServerMemory:
     """What llama-server with these flags may come to keep; llama-cli keeps the outputs alone."""
     server = flags.app == "server"

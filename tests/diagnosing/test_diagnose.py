@@ -73,10 +73,11 @@ def test_nothing_is_wrong_with_good_loads(name: str, release: str, args: tuple[s
     assert found.load.ready and found.load.failed is None and not found.mends
 
 
-@pytest.mark.parametrize("name", ["good-v0.5.0", "good-v0.4.0-docker", "good-b10068-crlf", "r4-unfused-512000"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in LOGS.glob("*.log")))
 def test_predictions_agree(name: str) -> None:
     found = diagnosis(name)
-    assert found.agrees and len(found.rows) >= 3
+    assert found.agrees, [row for row in found.rows if not row.agrees]
+    assert len(found.rows) >= 3 or (found.estimate is not None and found.estimate.refused is not None)
     assert found.nodes is None or found.nodes[0] == found.nodes[1]
 
 
