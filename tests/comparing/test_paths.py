@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from memplan.comparing.paths import IndexerPaths, both_paths
+from memplan.estimator import estimate
+from memplan.explaining.result import Explanation
+from memplan.llama.context import Paths
 from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import make_axis
@@ -65,7 +70,11 @@ def test_from_which_context_on_the_unfused_path_no_longer_fits() -> None:
 
 
 @pytest.mark.usefixtures("few_contexts")
-def test_a_build_that_has_no_other_path() -> None:
+def test_a_build_that_has_no_other_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    def estimated(*asked: Any, paths: Paths) -> Explanation:
+        return Explanation(estimate(*asked, paths=paths))
+
+    monkeypatch.setattr("memplan.comparing.paths.explain", estimated)
     found = paths("-c 4096 -np 1 -cmoe", "RTX 3090", "b9842")
     assert (found.usual, found.comparison, found.tensors) == ("unfused", None, ())
     assert [side.path for side in found.sides] == ["unfused"]
