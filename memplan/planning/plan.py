@@ -196,7 +196,11 @@ def _notes(search: Search, ledger: Ledger, found: Candidate, shares: Sequence[Sh
     elif total:
         yield "every expert is on a GPU"
     if layout.moved:
-        yield f"{len(layout.moved)} expert tensors are on another GPU than their layer, which had room"
+        one = len(layout.moved) == 1
+        yield (
+            f"{len(layout.moved)} expert tensor{' is' if one else 's are'} on another GPU than"
+            f" {'its' if one else 'their'} layer, since there is room"
+        )
     if layout.no_op_offload:
         first = ledger.names[0]
         yield (

@@ -35,7 +35,7 @@ SAME = 1.02
 BALANCE = 32 << 20
 """Bytes to which room is spread evenly."""
 
-CUSHIONS = (64 << 20, 512 << 20)
+CUSHIONS = (0, 128 << 20, 512 << 20)
 """Bytes to leave for the compute of experts of other GPUs' layers, tried in turn."""
 
 SETTINGS = frozenset({"k-v-types-differ", "quantized-v-needs-flash-attention", "tensors-not-of-this-release"})
