@@ -232,5 +232,5 @@ def _size(members: Sequence[Placed]) -> str:
 
 
 def signed(size: int) -> str:
-    """Bytes as MiB with their sign."""
-    return f"{size / MIB:+,.1f}"
+    """Bytes as MiB with their sign; in bytes where that would be 0.0."""
+    return f"{size:+,} B" if 0 < abs(size) < MIB // 20 else f"{size / MIB:+,.1f}"
