@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from memplan.llama.context import Paths
+from memplan.releases import Indexer, Release
 from memplan.result import DeviceUse, Estimate
 
 _LAYERS = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split"})
@@ -19,6 +21,28 @@ def settings_notes(estimate: Estimate) -> tuple[str, ...]:
     notes = [_slots(estimate), _pipeline(estimate), _offload(estimate), _disabled(estimate), _without(estimate)]
     notes += [_split(estimate), _fit(estimate), _mapped(estimate), _host(estimate), _unified(estimate)]
     return tuple(note for note in notes if note)
+
+
+def path_notes(paths: Paths, release: Release) -> tuple[str, ...]:
+    """What was forced with ``--indexer`` and ``--hyper-connections``, and what llama.cpp itself would do."""
+    notes = []
+    if paths.indexer == "unfused" and release.indexer is not Indexer.UNFUSED:
+        itself = "only where a device lacks the fused op" if release.indexer_probe else "never"
+        notes.append(f"--indexer unfused: built from small ops, as asked; {release.name} itself does so {itself}")
+    if paths.indexer == "fused":
+        itself = " where its probe would turn it off" if release.indexer_probe else ""
+        notes.append(f"--indexer fused: kept as asked{itself}; a device that lacks the op leaves it to the host")
+    if paths.hyper_connections == "unfused" and release.hyper_connection_ops:
+        notes.append(
+            f"--hyper-connections unfused: built from small ops, as asked; {release.name} itself does so only where a"
+            " device lacks the fused ops"
+        )
+    if paths.hyper_connections == "fused":
+        notes.append(
+            "--hyper-connections fused: kept as asked where llama.cpp's probes would turn them off; a device that lacks"
+            " the ops leaves them to the host"
+        )
+    return tuple(notes)
 
 
 def _slots(estimate: Estimate) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import access_of, for_machine, rig_of
 from memplan.errors import FlagError, shown
+from memplan.llama.context import AS_RELEASED, Path, Paths
 from memplan.llama.flags import Flags, check_devices, parse_flags
 from memplan.result import Estimate
 
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
 DOES_NOT_FIT = 1
 
+PATHS = ("--indexer", "--hyper-connections")
+"""Options that say how ops that can be fused are computed; for commands that ask for such a thing."""
+
 
 def run(argv: Sequence[str]) -> int:
     """Answer ``memplan estimate`` with ``argv`` on stdout; the exit status. Raises MemplanError for bad input."""
-    arguments = parse_arguments(argv)
+    arguments = parse_arguments(argv, PATHS)
     if arguments.help:
         from memplan.cli.usage import ESTIMATE
 
@@ -55,6 +59,8 @@ class Asked:
     without_ops: tuple[str, ...]
     machine: Detected | None = None
     """How the rig was found, when it is this machine's."""
+    paths: Paths = AS_RELEASED
+    """Which fused ops are asked for or ruled out, where the command takes ``PATHS``."""
 
 
 def answer(arguments: Arguments) -> Estimate:
@@ -65,7 +71,7 @@ def answer(arguments: Arguments) -> Estimate:
 def _answer(asked: Asked) -> Estimate:
     from memplan.estimator import estimate
 
-    result = estimate(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
+    result = estimate(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops, asked.paths)
     return result if asked.machine is None else for_machine(result, asked.machine)
 
 
@@ -94,12 +100,22 @@ def read_question(arguments: Arguments) -> Asked:
     check_devices(flags, len(rig.gpus))
     without_ops = tuple(dict.fromkeys(_op(name) for name in arguments.without_ops))
 
+    from memplan.llama.context import check_paths
     from memplan.models.open import open_model
     from memplan.releases import find_release
 
-    find_release(arguments.llama)
+    paths = Paths(*(_path(arguments, option) for option in PATHS))
+    check_paths(find_release(arguments.llama)[0], paths)
     header = open_model(model, access_of(arguments, model))
-    return Asked(header, flags, rig, arguments.llama, without_ops, machine)
+    return Asked(header, flags, rig, arguments.llama, without_ops, machine, paths)
+
+
+def _path(arguments: Arguments, option: str) -> Path:
+    text = arguments.own.get(option, ("auto",))[-1]
+    known: dict[str, Path] = {"auto": "auto", "fused": "fused", "unfused": "unfused"}
+    if text not in known:
+        raise FlagError(f"{option} {shown(text)}: must be auto, fused or unfused")
+    return known[text]
 
 
 def _model(arguments: Arguments, flags: Flags) -> str:

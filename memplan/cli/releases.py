@@ -12,15 +12,37 @@ import typer
 def releases(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """List the releases of llama.cpp that --llama takes exactly."""
-    from memplan.releases import LATEST, RELEASES
+    """List the releases of llama.cpp that --llama takes exactly, and what each changed for memory."""
+    from memplan.releases import FORKS, LATEST, RELEASES
 
+    known = (*RELEASES, *FORKS)
     if json:
-        listed = [{"name": release.name, "build": release.build, "default": release is LATEST} for release in RELEASES]
+        listed = [
+            {
+                "name": release.name,
+                "build": release.build,
+                "default": release is LATEST,
+                "fork": release in FORKS,
+                "changed": release.changed,
+            }
+            for release in known
+        ]
         sys.stdout.write(json_module.dumps({"releases": listed}, indent=2) + "\n")
         return 0
-    for release in RELEASES:
+    import shutil
+    from textwrap import fill
+
+    width = min(shutil.get_terminal_size((100, 24)).columns, 100)
+    for release in known:
         mark = "*" if release is LATEST else " "
-        sys.stdout.write(f"{mark} {release.name:<8} build {release.build}\n")
-    sys.stdout.write("* is the default; a build between two takes the older one, and says so\n")
+        made = "a fork of build" if release in FORKS else "build"
+        sys.stdout.write(f"{mark} {release.name:<8} {made} {release.build}\n")
+        sys.stdout.write(fill(release.changed, width, initial_indent="    ", subsequent_indent="    ") + "\n")
+    sys.stdout.write(
+        fill(
+            "* is the default; a build between two takes the older one, one newer than all the newest; both say so",
+            width,
+        )
+        + "\n"
+    )
     return 0

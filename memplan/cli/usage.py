@@ -26,6 +26,9 @@ Options:
   --app server|cli   llama-server (default) or llama-cli
   --without-op OP    GPUs refuse this op, such as LIGHTNING_INDEXER; may be
                      repeated
+  --indexer PATH     the lightning indexer: auto, as the release and the GPUs have
+                     it (default), fused or unfused
+  --hyper-connections PATH   the same for the hyper-connections' ops
   --offline          read no header from the network, only from the cache
   --no-cache         keep no header that was read from the network
   --json             print one JSON object, sizes in bytes

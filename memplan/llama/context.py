@@ -115,9 +115,7 @@ def check_paths(release: Release, paths: Paths) -> None:
     if paths.indexer == "fused" and release.indexer is Indexer.UNFUSED:
         raise FlagError(f"--indexer fused: {release.name} has no fused indexer; give auto, or a newer --llama")
     if paths.hyper_connections == "fused" and not release.hyper_connection_ops:
-        raise FlagError(
-            f"--hyper-connections fused: {release.name} has no ops for them; give auto, or a newer --llama"
-        )
+        raise FlagError(f"--hyper-connections fused: {release.name} has no ops for them; give auto, or a newer --llama")
 
 
 class BuiltGraph(Protocol):
@@ -176,14 +174,24 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A fused op that llama.cpp tries on every layer's device before it relies on it (``llm_fused_op_probe``)."""
+    """A fused op that llama.cpp tries on every layer's device before it relies on it (``llm_fused_op_probe``).
+
+    ``n_tokens``: tokens a sequence of the graph that is split to find out.
+    """
 
     op: str
     field: str
     said: str
+    n_tokens: int = 1
 
 
 FLASH_ATTN = Probe("FLASH_ATTN", "flash_attn", "Flash Attention")
+GATED_DELTA_NET = (
+    Probe("GDN_AR", "", "fused Gated Delta Net (autoregressive)"),
+    Probe("GDN_CH", "", "fused Gated Delta Net (chunked)", n_tokens=16),
+)
+"""Probes for models of another kind, for which graphs are split all the same."""
+
 LIGHTNING_INDEXER = Probe("LIGHTNING_INDEXER", "lid", "Lightning Indexer")
 HYPER_CONNECTIONS = (
     Probe("DSV4_HC_PRE", "hc_pre", "fused DeepSeek V4 HC pre"),
@@ -242,35 +250,48 @@ class Context:
 
         Only the prompt graph is measured: so does llama.cpp when it plans without allocating.
         """
+        quick, plain = (self._quick_generation, self._quick_prompt), (self._plain_generation, self._plain_prompt)
+        # an abort names a tensor, and only the whole graph has them all
+        ways = [(plain, False), (plain, True)] if self.plain else [(quick, False), (quick, True), (plain, True)]
         started = self.fused
-        if not self.plain:
+        for (generation, prompt), every_probe in ways[:-1]:
+            self.fused = started
             try:
-                return self._reserve(self._quick_generation, self._quick_prompt)
+                found = self._reserve(generation, prompt, every_probe)
             except (SchedAbortError, GGMLAssertError):
-                # an abort names a tensor, and only the whole graph has them all
-                self.fused = started
-        return self._reserve(self._plain_generation, self._plain_prompt)
+                continue
+            if every_probe or not self.sched.crowded:
+                return found
+        self.fused = started
+        return self._reserve(*plain, every_probe=True)
 
-    def _reserve(self, generation: _Generation, prompt: Callable[[Batch], _Prompt]) -> Reservation:
+    def _reserve(self, generation: _Generation, prompt: Callable[[Batch], _Prompt], every_probe: bool) -> Reservation:
+        """``every_probe``: split a graph for each probe, as llama.cpp does; without it, like graphs are split once.
+
+        That makes a difference only where a split is full: it may keep the room that an earlier graph made in it.
+        """
         p = self.params
         n_seqs = p.n_seq_max
-        # a probe's batch is the generation graph's: one token and one output a sequence
         one_each = Batch.of(n_seqs, n_seqs, n_seqs)
         disabled: list[str] = []
-        todo = list(self.probes)
         counted: tuple[int, int] | None = None
-        self.sched.room.clear()
-        while todo:
-            tg_nodes, tg_splits, misplaced = generation(one_each)
-            failed = next((probe for probe in todo if probe.op in misplaced), None)
-            if failed is None:
+        misplaced: set[str] = set()
+        self.sched.forget_room()
+        for probe in self.probes:
+            if probe.n_tokens > 1:
+                if every_probe:
+                    generation(Batch.of(probe.n_tokens * n_seqs, n_seqs, probe.n_tokens * n_seqs))
+                continue
+            if counted is None or every_probe:
+                # a probe's batch is the generation graph's: one token and one output a sequence
+                tg_nodes, tg_splits, misplaced = generation(one_each)
                 counted = tg_nodes, tg_splits
-                break
-            todo = todo[todo.index(failed) + 1 :]
-            disabled.append(failed.said)
-            self.fused = replace(self.fused, **{failed.field: False})
+            if probe.op in misplaced:
+                disabled.append(probe.said)
+                self.fused = replace(self.fused, **{probe.field: False})
+                counted = None
         sizes, pp_nodes, pp_splits = prompt(p.prompt_batch)
-        if counted is None:
+        if counted is None or every_probe:
             tg_nodes, tg_splits, _ = generation(one_each)
             counted = tg_nodes, tg_splits
         return Reservation(

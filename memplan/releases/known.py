@@ -34,6 +34,7 @@ B9842 = Release(
     masks_follow_attention=False,
     blocks_over_all_slots=False,
     indexer_probe=False,
+    gated_delta_net_probe=True,
     pins_layer_ends=False,
     clamps_inplace=True,
     split_inputs=SplitInputs.AT_MOST_30,
@@ -72,8 +73,8 @@ B9924 = replace(
     name="b9924",
     build=9924,
     changed=(
-        "A quantised cache holds compressed keys too, rotated: attention is over all of them, which takes the room"
-        " that it takes. A few more nodes (33,689 for 33,605 at one slot)."
+        "With a quantised cache compressed keys are attended to as well, which b9842 left out, and compute buffers"
+        " grow with the context there too. A few more nodes (33,689 for 33,605 at one slot)."
     ),
     rotates_compressed_keys=True,
     cuda_multiplies_dense_rows_only=True,
@@ -143,8 +144,8 @@ B10568 = replace(
     build=10568,
     changed=(
         "Rotary positions turn the end of each head where it lies, in place of split, rope and concat: fewer nodes,"
-        " yet more memory, since the whole head is held where half of it was (one report: 2366.28 to 2570.28 MiB on"
-        " one card)."
+        " yet often more memory: what is alive at once is the same, but it lies with larger gaps between (one report:"
+        " 2366.28 to 2570.28 MiB on one card)."
     ),
     rope_at_offset=True,
 )
@@ -162,6 +163,7 @@ V0_4_0 = replace(
     swiglu_clamp=True,
     blocks_over_all_slots=True,
     indexer_probe=False,
+    gated_delta_net_probe=False,
     clamps_inplace=False,
     cuda_keeps_moe_sum_inputs=True,
 )

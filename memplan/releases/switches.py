@@ -117,6 +117,9 @@ class Release:
     """The fused lightning indexer is turned off when a device lacks it (resolve_fused_ops). Releases without the probe
     run the op on the host instead."""
 
+    gated_delta_net_probe: bool
+    """Graphs are split to probe for the gated delta net, whatever the model (resolve_fused_ops)."""
+
     pins_layer_ends: bool
     """The last node of each layer is pinned to the layer's device, as norms are (graph_get_cb)."""
 

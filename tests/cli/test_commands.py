@@ -7,7 +7,7 @@ import pytest
 import memplan
 from memplan.cli import main
 from memplan.models.builtin import MODELS, RECIPES
-from memplan.releases import RELEASES
+from memplan.releases import FORKS, RELEASES
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,8 +36,9 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["releases"]) == 0
-    assert all(release.name in capsys.readouterr().out for release in RELEASES[:1])
+    out = " ".join(capsys.readouterr().out.split())
+    assert all(release.name in out and release.changed in out for release in (*RELEASES, *FORKS))
     assert main(["releases", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["releases"]
-    assert [release["name"] for release in listed] == [release.name for release in RELEASES]
+    assert [release["name"] for release in listed] == [release.name for release in (*RELEASES, *FORKS)]
     assert [release["default"] for release in listed].count(True) == 1

@@ -68,9 +68,7 @@ class DeepSeek4:
         """What each layer's attention and its experts are like: halves of one kind have the same tensors."""
         self._parts: dict[tuple[object, ...], tuple[list[Part], list[Tensor]]] = {}
 
-    def at(
-        self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths = AS_RELEASED
-    ) -> DeepSeek4Graphs:
+    def at(self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths = AS_RELEASED) -> DeepSeek4Graphs:
         """The model with its caches, in one placement; ``paths``: which fused ops are asked for or ruled out."""
         return DeepSeek4Graphs(self, memory, buffers, release, paths)
 

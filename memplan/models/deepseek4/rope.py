@@ -21,9 +21,7 @@ def rope_and_join(cur: Tensor, pos: Tensor, n_rot: int, back: bool, name: str) -
     """The last ``n_rot`` elements of each head cut off, turned and joined again; ``name`` is for what is turned."""
     n_still = cur.ne[0] - n_rot
     still = ops.view_3d(cur, (n_still, cur.ne[1], cur.ne[2]), cur.nb[1], cur.nb[2])
-    turned = ops.view_3d(
-        cur, (n_rot, cur.ne[1], cur.ne[2]), cur.nb[1], cur.nb[2], offset=cur.type.row_size(n_still)
-    )
+    turned = ops.view_3d(cur, (n_rot, cur.ne[1], cur.ne[2]), cur.nb[1], cur.nb[2], offset=cur.type.row_size(n_still))
     turned = ops.rope(turned, pos, n_rot, NORMAL, back=back)
     if name:
         turned.name = name

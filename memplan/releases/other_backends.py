@@ -1,0 +1,75 @@
+"""What a release does differently in backends other than CUDA: the little that decides memory, by build.
+
+Kept apart from ``Release`` because none of it touches an exact answer: these backends are approximate throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memplan.releases.switches import Release
+
+FLASH_ATTENTION = frozenset({"FLASH_ATTN_EXT", "MUL_MAT_ID"})
+MAY_EXPAND = frozenset({"FLASH_ATTN_EXT", "MUL_MAT", "MUL_MAT_ID", "CUMSUM", "ARGSORT", "TOP_K"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherBackends:
+    """Switches of the Vulkan, Metal and RPC backends."""
+
+    metal_fused: bool
+    """Metal has the lightning indexer and the hyper-connections (ggml-metal-device.m: ggml_metal_device_supports_op)."""
+
+    metal_attention_f16_copies: bool
+    """Metal's flash attention keeps room for f16 copies of K and V (ggml-metal.cpp:
+    ggml_backend_metal_buffer_type_get_alloc_size)."""
+
+    metal_attention_indices: bool
+    """It keeps room for the keys that a sparse mask leaves (same function)."""
+
+    metal_expert_scales: bool
+    """Metal's products of experts keep room for scaling factors (same function)."""
+
+    vulkan_fused: bool
+    """Vulkan has the lightning indexer and the hyper-connections (ggml-vulkan.cpp: ggml_backend_vk_device_supports_op)."""
+
+    rpc_events: bool
+    """RPC devices compute asynchronously and have events, which pipeline parallelism asks for
+    (ggml-rpc.cpp: ggml_backend_rpc_device_get_props)."""
+
+    rpc_asks: frozenset[str]
+    """Ops whose size an RPC device asks of its server (ggml-rpc.cpp: ggml_backend_rpc_buffer_type_get_alloc_size)."""
+
+
+_OLDEST = OtherBackends(
+    metal_fused=False,
+    metal_attention_f16_copies=False,
+    metal_attention_indices=False,
+    metal_expert_scales=False,
+    vulkan_fused=False,
+    rpc_events=False,
+    rpc_asks=FLASH_ATTENTION,
+)
+
+_FUSED_ON_METAL = replace(_OLDEST, metal_fused=True)
+_F16_COPIES = replace(_FUSED_ON_METAL, metal_attention_f16_copies=True)
+_V0_4_0 = replace(_F16_COPIES, metal_attention_indices=True, vulkan_fused=True, rpc_events=True, rpc_asks=MAY_EXPAND)
+_V0_5_0 = replace(_V0_4_0, metal_expert_scales=True)
+
+SINCE: tuple[tuple[int, OtherBackends], ...] = (
+    (0, _OLDEST),
+    (10361, _FUSED_ON_METAL),
+    (10549, _F16_COPIES),
+    (10852, _V0_4_0),
+    (11200, _V0_5_0),
+)
+"""Each with the first modelled build that has it."""
+
+
+@lru_cache(maxsize=32)
+def other_backends(release: Release) -> OtherBackends:
+    """The switches of a release's other backends: the newest not after its build."""
+    return [switches for build, switches in SINCE if build <= release.build][-1]
