@@ -25,9 +25,9 @@ class Engine:
     asked: list[tuple[Header, Flags, Rig, Any, tuple[str, ...]]] = field(default_factory=list)
 
     def estimate(
-        self, header: Header, flags: Flags, rig: Rig, release: Any = "latest", without_ops: Iterable[str] = (), *more: Any
+        self, header: Header, flags: Flags, rig: Rig, llama: Any = "latest", without_ops: Iterable[str] = (), *more: Any
     ) -> Estimate:
-        self.asked.append((header, flags, rig, release, tuple(without_ops)))
+        self.asked.append((header, flags, rig, llama, tuple(without_ops)))
         if self.error is not None:
             raise self.error
         return made_up(flags, rig, self.buffers)
