@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.estimate import Asked, read_question
+from memplan.cli.estimate import PATHS, Asked, read_question
 from memplan.errors import FlagError, shown
 from memplan.explaining.result import Explanation
 from memplan.llama.flag_values import whole
@@ -23,17 +23,18 @@ Usage: memplan compare MODEL [MODEL] [llama-server's flags] [options]
   longer or lie in another's place, and what is lost in gaps between them.
 
 Options, one pair of:
-  --llama A --llama B   two releases of llama.cpp
+  --llama A --llama B   two releases of llama.cpp; --app, --indexer and
+                        --hyper-connections can be given twice as well
   --with A --with B     two settings: llama-server's flags, or options such as
-                        --llama, --gpu, --app; with one, it and what is given
+                        --gpu or --llama; with one, it and what is given
   MODEL MODEL           two models
 and
   --top N               lines of each list (8)
   --json                print one JSON object, sizes in bytes
   -h, --help            print this
 
-  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
-  are those of memplan estimate, and hold for both sides.
+  --gpu, --rig, --no-gpu, --without-op and llama-server's flags are those of
+  memplan estimate, as is all of the above given once; they hold for both sides.
 
 Examples:
   memplan compare flash.gguf --gpu "RTX 4090" -cmoe --llama b10549 --llama b10568
@@ -42,7 +43,10 @@ Examples:
 Exit status: 0 answered, 2 bad input (one line says what).
 """
 
-VALUES = ("--with", "--llama", "--app", "--top")
+SETTINGS = ("--llama", "--app", *PATHS)
+"""Options whose last value would hold: given twice, they are what is compared."""
+
+VALUES = ("--with", "--top", *SETTINGS)
 _EXPERTS = same_setting("-cmoe") | same_setting("-ncmoe")
 """Which experts are on the host: one of these replaces the other, where for llama-server both would hold."""
 
@@ -83,21 +87,22 @@ def run(argv: Sequence[str]) -> int:
 def _explain(asked: Asked) -> Explanation:
     from memplan.explaining.explain import explain
 
-    return explain(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
+    return explain(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops, paths=asked.paths)
 
 
 def sides(arguments: Arguments) -> list[tuple[str, Arguments]]:
     """The two questions, each with what it is called. Raises FlagError unless exactly one pair is given."""
     own = arguments.own
     pairs: list[list[tuple[str, Arguments]]] = []
-    releases, apps, settings = (own.get(name, ()) for name in ("--llama", "--app", "--with"))
+    settings = own.get("--with", ())
     if arguments.more_models:
         models = (arguments.model, *arguments.more_models)
         pairs.append([(model, replace(arguments, model=model)) for model in models])
-    if len(releases) > 1:
-        pairs.append([(release, replace(arguments, llama=release)) for release in releases])
-    if len(apps) > 1:
-        pairs.append([(f"llama-{app}", replace(arguments, app=app)) for app in apps])
+    for option in SETTINGS:
+        texts = own.get(option, ())
+        if len(texts) > 1:
+            name = "" if option == "--llama" else f"{option} "
+            pairs.append([(f"{name}{text}", _set(arguments, option, text)) for text in texts])
     if settings:
         asked = [(text, _with(arguments, text)) for text in settings]
         pairs.append([(AS_GIVEN, arguments), *asked] if len(asked) == 1 else asked)
@@ -110,7 +115,7 @@ def sides(arguments: Arguments) -> list[tuple[str, Arguments]]:
 
 def _with(arguments: Arguments, text: str) -> Arguments:
     """The question with one more setting: what sets the same is replaced."""
-    extra = parse_arguments([text], ("--llama", "--app"))
+    extra = parse_arguments([text], SETTINGS)
     if not text.strip() or extra.help or extra.json or extra.check:
         raise FlagError(f"--with {shown(text)}: give llama-server's flags or options, as in --with '-ub 2048'")
     kept: list[str] = []
@@ -131,9 +136,20 @@ def _with(arguments: Arguments, text: str) -> Arguments:
         found = replace(found, gpus=extra.gpus, rig=extra.rig, no_gpu=extra.no_gpu)
     if extra.without_ops:
         found = replace(found, without_ops=extra.without_ops)
-    if "--llama" in extra.own:
-        found = replace(found, llama=extra.llama)
-    return replace(found, app=extra.app) if "--app" in extra.own else found
+    for option, texts in extra.own.items():
+        found = _set(found, option, texts[-1])
+    return found
+
+
+def _set(arguments: Arguments, option: str, text: str) -> Arguments:
+    """The question with one option of ``SETTINGS`` set."""
+    own = {**arguments.own, option: (text,)}
+    return replace(
+        arguments,
+        own=own,
+        llama=text if option == "--llama" else arguments.llama,
+        app=text if option == "--app" else arguments.app,
+    )
 
 
 def _names(flags: Sequence[str]) -> list[str]:

@@ -24,8 +24,8 @@ Options:
   --json             print one JSON object, sizes in bytes
   -h, --help         print this
 
-  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
-  are those of memplan estimate.
+  --gpu, --rig, --no-gpu, --llama, --app, --without-op, --hyper-connections and
+  llama-server's flags are those of memplan estimate.
 
 Examples:
   memplan paths deepseek-v4-flash --gpu "2*RTX 3090" -cmoe -c 131072 -np 1
@@ -33,7 +33,7 @@ Examples:
 Exit status: 0 answered, 2 bad input (one line says what).
 """
 
-VALUES = ("--top",)
+VALUES = ("--top", "--hyper-connections")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -50,7 +50,7 @@ def run(argv: Sequence[str]) -> int:
 
     subject = subject_of(arguments, asked)
     with terminal.ProgressBar("searching") as bar:
-        found = both_paths(subject, progress=bar)
+        found = both_paths(subject, asked.paths, bar)
     if arguments.json:
         text = paths_json(found)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.estimate import DOES_NOT_FIT, read_question
+from memplan.cli.estimate import DOES_NOT_FIT, PATHS, read_question
 from memplan.cli.sweep import subject_of
 from memplan.llama.flag_table import MAX_SEQUENCES
 from memplan.llama.flag_values import whole
@@ -28,12 +28,13 @@ Options:
                      not fit on the path that llama.cpp takes
   -h, --help         print this
 
-  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
-  are those of memplan estimate.
+  --gpu, --rig, --no-gpu, --llama, --app, --without-op, --hyper-connections and
+  llama-server's flags are those of memplan estimate; --indexer says which path's
+  default the last line and --check are about.
 
 Examples:
   memplan slots deepseek-v4-flash --gpu "2*RTX 3090" -cmoe -c 65536
-  memplan slots flash.gguf --gpu "RTX PRO 6000" -c 131072 --np 1,2 --llama b10068
+  memplan slots flash.gguf --gpu "RTX PRO 6000" -c 524288 --np 1,2
 
 Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
 """
@@ -43,7 +44,7 @@ VALUES = ("--np",)
 
 def run(argv: Sequence[str]) -> int:
     """Answer ``memplan slots`` on stdout; the exit status. Raises MemplanError for bad input."""
-    arguments = parse_arguments(argv, VALUES)
+    arguments = parse_arguments(argv, (*VALUES, *PATHS))
     if arguments.help:
         sys.stdout.write(USAGE)
         return 0
@@ -55,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
 
     subject = subject_of(arguments, asked)
     with terminal.ProgressBar("slots:") as bar:
-        table = slot_table(subject, counts or COUNTS, progress=bar)
+        table = slot_table(subject, counts or COUNTS, asked.paths, bar)
     if arguments.json:
         text = slots_json(table)
     else:

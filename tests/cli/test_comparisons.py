@@ -5,14 +5,38 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memplan.cli import main
+from memplan.cli.arguments import parse_arguments
+from memplan.cli.compare import VALUES, sides
+from memplan.explaining.explain import explain
+from memplan.explaining.result import Explanation
+from memplan.gguf.header import Header
+from memplan.llama.context import AS_RELEASED, Paths
 
 MODEL = "deepseek-v4-flash"
 GPU = ("--gpu", "2*RTX 3090")
 SMALL = (MODEL, *GPU, "-c", "4096", "-np", "1", "-cmoe")
+
+
+_known: dict[Any, Explanation] = {}
+
+
+def once(header: Header, *asked: Any, paths: Paths = AS_RELEASED) -> Explanation:
+    """A graph is packed once for all tests that ask the same."""
+    key = (header.name, *asked, paths)
+    if key not in _known:
+        _known[key] = explain(header, *asked, paths)
+    return _known[key]
+
+
+@pytest.fixture(autouse=True)
+def each_question_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memplan.explaining.explain.explain", once)
+    monkeypatch.setattr("memplan.comparing.paths.explain", once)
 
 
 def out(capsys: pytest.CaptureFixture[str], *line: str, status: int = 0) -> str:
@@ -49,6 +73,7 @@ def test_slots_are_checked_as_they_were_asked_for(capsys: pytest.CaptureFixture[
     assert text.splitlines()[-1].startswith("without -np, llama-server takes 4 slots that share 262,144 tokens, ")
     assert "what fits: -np 1 (262,144 tokens for its slot), or -np " in text
     out(capsys, *line, "-np", "1")
+    out(capsys, *line, "-np", "1", "--indexer", "unfused", status=1)
 
 
 def test_paths(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,30 +119,52 @@ def test_compare_settings(capsys: pytest.CaptureFixture[str]) -> None:
     text = out(capsys, "compare", *SMALL, "--with", "-ncmoe 30")
     assert text.startswith("as given: ") and "-ncmoe 30: " in text
     assert "CUDA_Host to CUDA1" in text and "30-42" in text
-    text = out(capsys, "compare", *SMALL, "--with", "--ubatch-size 512", "--with", "-ub 256 --llama v0.4.0")
-    assert "batch 2048/512" in text and "llama-server v0.4.0: 1 slot of 4,096 tokens, batch 2048/256" in text
-    text = out(capsys, "compare", *SMALL, "--with", "--gpu 'RTX 5090'", "--with", "--no-gpu")
-    assert "only --gpu 'RTX 5090' computes anything here" in text
-    text = out(capsys, "compare", *SMALL, "--app", "server", "--app", "cli")
-    assert "llama-cli v0.5.0" in text
-    text = out(capsys, "compare", *SMALL, "--with", "-fa auto")
-    assert "nothing moved" in text
+    text = out(capsys, "compare", *SMALL, "--with", "-np 1", "--with", "--gpu 'RTX 3090' --llama v0.4.0")
+    assert "only -np 1 computes anything here" in text and "llama-server v0.4.0: 1 slot of 4,096 tokens" in text
+    assert "nothing moved" in out(capsys, "compare", *SMALL, "--with", "-cmoe")
     text = out(capsys, "compare", *SMALL, "--with", "-ctk q8_0")
     assert "-ctk q8_0: llama.cpp does not start with these settings: does not support different K" in text
+    text = out(capsys, "compare", *SMALL, "--indexer", "fused", "--indexer", "unfused")
+    assert "no such tensor in --indexer fused" in text and "lid_kq" in text
+
+
+def asked(*line: str) -> list[tuple[str, tuple[str, ...], str, str]]:
+    found = sides(parse_arguments(line, VALUES, most_models=2))
+    return [(name, side.flags, side.llama, side.app) for name, side in found]
+
+
+def test_what_is_set_beside_what() -> None:
+    assert asked("m", "-ub", "64", "--with", "--ubatch-size 512", "--with", "-b 4096 --llama b10068 --app cli") == [
+        ("--ubatch-size 512", ("--ubatch-size", "512"), "latest", "server"),
+        ("-b 4096 --llama b10068 --app cli", ("-ub", "64", "-b", "4096"), "b10068", "cli"),
+    ]
+    # -ncmoe stands for what -cmoe says, -ot for something more
+    assert [side[1] for side in asked("m", "-cmoe", "-ot", "a=CPU", "--with", "-ncmoe 3 -ot b=CPU")] == [
+        ("-cmoe", "-ot", "a=CPU"),
+        ("-ncmoe", "3", "-ot", "b=CPU"),
+    ]
+    assert [side[::3] for side in asked("m", "--app", "server", "--app", "cli")] == [
+        ("--app server", "server"),
+        ("--app cli", "cli"),
+    ]
+    rigs = sides(parse_arguments(("m", "--gpu", "a", "--with", "--no-gpu", "--with", "--rig r.toml -m n"), VALUES))
+    assert [(side.model, side.gpus, side.rig, side.no_gpu) for _, side in rigs] == [
+        ("m", (), None, True),
+        ("n", (), "r.toml", False),
+    ]
 
 
 def test_compare_models(capsys: pytest.CaptureFixture[str]) -> None:
     text = out(capsys, "compare", *SMALL, f"{MODEL}:q3")
     assert "ffn_down_exps.weight" in text and "the same on every device: context" in text
-    text = out(capsys, "compare", *SMALL[1:], "-m", MODEL, "--with", f"-m {MODEL}:q3")
     assert "deepseek-v4-flash:q3: 284.3 B parameters" in text
 
 
 def test_plain_text_and_colour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memplan.cli.terminal.unicode", lambda: False)
-    assert out(capsys, "compare", *SMALL, "--with", "-ub 256").isascii()
+    assert out(capsys, "compare", *SMALL, "--with", "-ncmoe 30").isascii()
     monkeypatch.setattr("memplan.cli.terminal.colour", lambda: True)
-    assert "\x1b[" in out(capsys, "compare", *SMALL, "--with", "-ub 256")
+    assert "\x1b[" in out(capsys, "compare", *SMALL, "--with", "-ncmoe 30")
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
@@ -132,10 +179,14 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("paths", MODEL, *GPU, "--top", "0"), "--top 0: must be 1 or more"),
     (("paths", MODEL, *GPU, "--llama", "b1"), "older than any release"),
     (("paths", *GPU), "which model?"),
+    (("paths", MODEL, *GPU, "--hyper-connections", "x"), "--hyper-connections 'x'"),
+    (("paths", MODEL, *GPU, "--indexer", "fused"), "unknown flag '--indexer'"),
+    (("slots", MODEL, *GPU, "--llama", "b9842", "--indexer", "fused"), "has no fused indexer"),
     (("compare", MODEL, *GPU), "what is to be compared?"),
     (("compare", MODEL, *GPU, "--llama", "b10068"), "what is to be compared?"),
     (("compare", MODEL, *GPU, "--llama", "b10068", "--llama", "b9988", "--llama", "latest"), "more than two sides"),
     (("compare", MODEL, *GPU, "--llama", "b10068", "--llama", "b9988", "--with", "-ub 1"), "more than two sides"),
+    (("compare", MODEL, *GPU, "--indexer", "fused", "--indexer", "no"), "--indexer 'no'"),
     (("compare", MODEL, MODEL, MODEL, *GPU), "more than 2 models"),
     (("compare", MODEL, *GPU, "--with", "-ub lots"), "-ub 'lots'"),
     (("compare", MODEL, *GPU, "--with", ""), "an empty argument"),
