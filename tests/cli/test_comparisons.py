@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from memplan.backends.devices import Rig
 from memplan.cli import main
 from memplan.cli.arguments import parse_arguments
 from memplan.cli.compare import VALUES, sides
@@ -16,20 +16,23 @@ from memplan.explaining.explain import explain
 from memplan.explaining.result import Explanation
 from memplan.gguf.header import Header
 from memplan.llama.context import AS_RELEASED, Paths
+from memplan.llama.flags import Flags
 
 MODEL = "deepseek-v4-flash"
 GPU = ("--gpu", "2*RTX 3090")
 SMALL = (MODEL, *GPU, "-c", "4096", "-np", "1", "-cmoe")
 
 
-_known: dict[Any, Explanation] = {}
+_known: dict[object, Explanation] = {}
 
 
-def once(header: Header, *asked: Any, paths: Paths = AS_RELEASED) -> Explanation:
+def once(
+    header: Header, flags: Flags, rig: Rig, release: str, ops: tuple[str, ...], paths: Paths = AS_RELEASED
+) -> Explanation:
     """A graph is packed once for all tests that ask the same."""
-    key = (header.name, *asked, paths)
+    key = (header.name, flags, rig, release, ops, paths)
     if key not in _known:
-        _known[key] = explain(header, *asked, paths)
+        _known[key] = explain(header, flags, rig, release, ops, paths)
     return _known[key]
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 
+from memplan.backends.devices import Rig
 from memplan.comparing.paths import IndexerPaths, both_paths
 from memplan.estimator import estimate
 from memplan.explaining.result import Explanation
+from memplan.gguf.header import Header
 from memplan.llama.context import Paths
+from memplan.llama.flags import Flags
 from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import make_axis
@@ -71,8 +74,8 @@ def test_from_which_context_on_the_unfused_path_no_longer_fits() -> None:
 
 @pytest.mark.usefixtures("few_contexts")
 def test_a_build_that_has_no_other_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    def estimated(*asked: Any, paths: Paths) -> Explanation:
-        return Explanation(estimate(*asked, paths=paths))
+    def estimated(h: Header, f: Flags, rig: Rig, release: str, ops: Iterable[str], paths: Paths) -> Explanation:
+        return Explanation(estimate(h, f, rig, release, ops, paths))
 
     monkeypatch.setattr("memplan.comparing.paths.explain", estimated)
     found = paths("-c 4096 -np 1 -cmoe", "RTX 3090", "b9842")
