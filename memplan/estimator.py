@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from memplan.backends.buffers import CPU_REPACK, CUDA_HOST
+from memplan.backends.buffers import CPU_REPACK
 from memplan.backends.cpu import CpuBackend
-from memplan.backends.cuda import CudaBackend
-from memplan.backends.devices import Rig
+from memplan.backends.devices import RPC, Rig
+from memplan.backends.make import approximate, make_backends
 from memplan.ggml.backend import Buffer, BufferType
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.sched import SchedAbortError
@@ -88,8 +88,18 @@ def ask(
     question = Question(load_model(header, flags, followed), flags, rig, followed, tuple(without_ops), paths=paths)
     result = question.answer()
     notes = ((note,) if note else ()) + path_notes(paths, followed) + settings_notes(result)
-    approximate = "; ".join((*flags.inexact, *((note,) if note else ())))
-    return replace(result, notes=notes, approximate=approximate), question
+    reasons = (*approximate(rig.gpus), *_missing_servers(flags, rig), *flags.inexact, *((note,) if note else ()))
+    return replace(result, notes=notes, approximate="; ".join(reasons)), question
+
+
+def _missing_servers(flags: Flags, rig: Rig) -> tuple[str, ...]:
+    """What ``--rpc`` names and the rig does not have."""
+    there = {gpu.endpoint for gpu in rig.gpus}
+    return tuple(
+        f"the RPC server {name} is not in the rig: add --gpu rpc:{name}:TOTAL_MIB"
+        for name in flags.rpc
+        if name not in there
+    )
 
 
 KEPT_MODELS = 4
@@ -136,7 +146,18 @@ def workshop(rig: Rig, release: Release, without_ops: tuple[str, ...]) -> Worksh
     found = _workshops.pop(key, None)
     if found is None:
         ops = frozenset(without_ops)
-        gpus = tuple(Device(CudaBackend(i, gpu, release, ops), gpu.free, CUDA_HOST) for i, gpu in enumerate(rig.gpus))
+        made = make_backends(rig.gpus, release, ops)
+        gpus = tuple(
+            Device(
+                m.backend,
+                gpu.free,
+                m.host_buft,
+                integrated=gpu.integrated,
+                pipelines=m.pipelines,
+                remote=gpu.backend == RPC,
+            )
+            for gpu, m in zip(rig.gpus, made, strict=True)
+        )
         machine = Machine(gpus, Device(CpuBackend(), extra_bufts=(CPU_REPACK,)))
         found = Workshop(machine, {}, {}, {})
     _workshops[key] = found

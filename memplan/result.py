@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memplan.backends.devices import Rig
+from memplan.backends.devices import RPC, Rig
 from memplan.llama.flags import Flags
 from memplan.llama.refusals import Refusal
 from memplan.llama.server_memory import NO_SERVER, ServerMemory
@@ -33,7 +33,7 @@ class DeviceUse:
     """One GPU, and what llama.cpp allocates on it; bytes."""
 
     name: str
-    """llama.cpp's name for it: ``CUDA0``."""
+    """llama.cpp's name for it: ``CUDA0``, ``Vulkan0``, ``MTL0``, ``RPC0``."""
     description: str
     """The card."""
     total: int
@@ -105,7 +105,7 @@ class Estimate:
     n_ctx_seq: int
     """Tokens of one sequence (``llama_n_ctx_seq``)."""
     buffers: Mapping[str, BufferUse]
-    """By buffer type: ``CUDA0``, ``CUDA_Host``, ``CPU``, ...; empty when refused."""
+    """By buffer type: ``CUDA0``, ``CUDA_Host``, ``CPU``, ``RPC0[HOST:PORT]``, ...; empty when refused."""
     devices: tuple[DeviceUse, ...]
     """Every GPU of the rig, in order, used or not."""
     host: HostUse
@@ -145,23 +145,23 @@ class Estimate:
         """Whether llama.cpp starts and every buffer fits, the host's too if its memory is known."""
         if self.refused is not None or self.short:
             return False
-        on_gpus = sum(device.used for device in self.devices) if self.unified else 0
+        own = (device for device in self.devices if not device.name.startswith(RPC))
+        on_gpus = sum(device.used for device in own) if self.unified else 0
         return self.host.left is None or self.host.left >= on_gpus
 
 
 def device_uses(buffers: Mapping[str, BufferUse], rig: Rig) -> tuple[DeviceUse, ...]:
     """The share of each of the rig's GPUs in ``buffers``."""
     uses = []
-    for index, gpu in enumerate(rig.gpus):
-        name = f"{gpu.backend}{index}"
-        use = buffers.get(name, BufferUse())
+    for name, buffer, gpu in zip(rig.names, rig.buffer_names, rig.gpus, strict=True):
+        use = buffers.get(buffer, BufferUse())
         uses.append(DeviceUse(name, gpu.description, gpu.total, gpu.free, use.model, use.context, use.compute))
     return tuple(uses)
 
 
 def host_use(buffers: Mapping[str, BufferUse], rig: Rig) -> HostUse:
     """The share of the host in ``buffers``: all that lies on none of the rig's GPUs."""
-    names = {f"{gpu.backend}{index}" for index, gpu in enumerate(rig.gpus)}
+    names = frozenset(rig.buffer_names)
     uses = [use for name, use in buffers.items() if name not in names]
     return HostUse(
         sum(use.model for use in uses),

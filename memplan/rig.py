@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Final
 
 from memplan.backends.cards import CONTEXT_MIB, find_card, suggest
-from memplan.backends.devices import Gpu, Rig
+from memplan.backends.devices import CUDA, METAL, ROCM, RPC, SYCL, VULKAN, Gpu, Rig, in_device_order
 from memplan.errors import RigError, shown
 
 MAX_GPUS: Final = 16
 """``llama_max_devices()`` and ``GGML_CUDA_MAX_DEVICES``."""
 
 MIB: Final = 1 << 20
+
+BACKEND_NAMES: Final = {"cuda": CUDA, "vulkan": VULKAN, "metal": METAL, "mtl": METAL, "rocm": ROCM, "sycl": SYCL}
+"""Backends by the names that a spec or a rig file may give them, lower case."""
 
 _MAX_MIB: Final = 1 << 30
 _MAX_FILE: Final = 1 << 20
@@ -25,30 +28,50 @@ _MAX_CAPABILITY: Final = 19  # 12 is today's; 86 is 8.6 without its point
 def parse_gpu_spec(spec: str) -> tuple[Gpu, ...]:
     """The GPUs of ``[N*]NAME[:TOTAL_MIB[:FREE_MIB[:CC]]]``, such as ``RTX 3090`` or ``2*RTX 3090:24268:23868:8.6``.
 
-    A known card needs no figures; an empty one (``RTX 3090::20000``) is the card's own. Raises RigError.
+    A known card needs no figures; an empty one (``RTX 3090::20000``) is the card's own. In place of the compute
+    capability there may be ``Vulkan`` or ``Metal``; a name such as ``RX 7900 XTX`` or ``M2 Ultra`` says as much.
+    ``rpc:HOST:PORT:TOTAL_MIB[:FREE_MIB[:CC]]`` is a server's device. Raises RigError.
     """
     counted = re.fullmatch(r"\s*([0-9]{1,9})\s*[*x]\s*(.*)", spec, re.DOTALL)
     count, rest = (int(counted[1]), counted[2]) if counted else (1, spec)
     name, *figures = (part.strip() for part in rest.split(":"))
+    endpoint = ""
+    if name.lower() == "rpc":
+        if len(figures) < 3 or not figures[2]:
+            raise RigError(f"--gpu {shown(spec)}: write rpc:HOST:PORT:TOTAL_MIB[:FREE_MIB[:CC]]")
+        endpoint, figures = ":".join(figures[:2]), figures[2:]
     if not name:
         raise RigError(f"--gpu {shown(spec)}: a name is missing; write [N*]NAME[:TOTAL_MIB[:FREE_MIB[:CC]]]")
     if len(figures) > 3:
         raise RigError(f"--gpu {shown(spec)}: too many colons; write [N*]NAME[:TOTAL_MIB[:FREE_MIB[:CC]]]")
     total, free, capability = (*figures, "", "", "")[:3]
     try:
-        gpu = make_gpu(name, _mib("total", total), _mib("free", free), _capability(capability))
+        backend = check_backend(capability) if capability.lower() in BACKEND_NAMES else ""
+        cc = None if backend else _capability(capability)
+        if endpoint:
+            size, left = _mib("total", total), _mib("free", free)
+            return (make_server(endpoint, size, left, cc),) * check_count(count)
+        gpu = make_gpu(name, _mib("total", total), _mib("free", free), cc, backend)
         return (gpu,) * check_count(count)
     except RigError as error:
         raise RigError(f"--gpu {shown(spec)}: {error}") from None
 
 
 def parse_gpus(specs: Iterable[str]) -> Rig:
-    """The rig of several ``--gpu`` specs, in device order. Raises RigError."""
-    return Rig(check_gpus([gpu for spec in specs for gpu in parse_gpu_spec(spec)]))
+    """The rig of several ``--gpu`` specs, in device order: servers' devices come first. Raises RigError."""
+    gpus = check_gpus([gpu for spec in specs for gpu in parse_gpu_spec(spec)])
+    return Rig(gpus, unified=share_host(gpus))
+
+
+def share_host(gpus: tuple[Gpu, ...]) -> bool:
+    """Whether all GPUs but servers' are known to have the host's memory for theirs."""
+    own = [gpu for gpu in gpus if gpu.backend != RPC]
+    return bool(own) and all(gpu.integrated or gpu.backend == METAL for gpu in own)
 
 
 def load_rig(path: str | Path) -> Rig:
-    """The rig in a TOML or JSON file: ``gpus`` (name, total_mib, free_mib, compute_capability, count) and ``host_mib``.
+    """The rig in a TOML or JSON file: ``gpus`` (name, total_mib, free_mib, compute_capability, count, backend,
+    integrated, rpc), ``host_mib`` and ``unified``.
 
     Raises RigError, naming the file and the field, when it cannot be read or is not such a file.
     """
@@ -73,8 +96,23 @@ def load_rig(path: str | Path) -> Rig:
         raise RigError(f"rig file {shown(str(path))}: {error}") from None
 
 
-def make_gpu(name: str, total: int | None, free: int | None, capability: tuple[int, int] | None) -> Gpu:
-    """One GPU; what is None is looked up among the known cards. ``total``, ``free``: bytes. Raises RigError."""
+def make_gpu(
+    name: str,
+    total: int | None,
+    free: int | None,
+    capability: tuple[int, int] | None,
+    backend: str = "",
+    integrated: bool | None = None,
+) -> Gpu:
+    """One GPU; what is None is looked up among the known cards. ``total``, ``free``: bytes. Raises RigError.
+
+    ``backend``: "" for what the name says, CUDA unless it is known for another.
+    """
+    other = None
+    if backend not in ("", CUDA) or (not backend and find_card(name) is None):
+        other = _other_gpu(name, total, free, capability, backend, integrated)
+    if other is not None:
+        return other
     if total is not None and capability is not None:
         return Gpu(name, total, max(0, total - CONTEXT_MIB * MIB) if free is None else free, capability)
     card = find_card(name)
@@ -86,6 +124,59 @@ def make_gpu(name: str, total: int | None, free: int | None, capability: tuple[i
     return gpu if capability is None else replace(gpu, compute_capability=capability)
 
 
+def _other_gpu(
+    name: str,
+    total: int | None,
+    free: int | None,
+    capability: tuple[int, int] | None,
+    backend: str,
+    integrated: bool | None,
+) -> Gpu | None:
+    """A GPU of another backend than CUDA; None when neither ``backend`` nor the name says so. Raises RigError."""
+    from memplan.backends.other_cards import OtherCard, find_other
+
+    card = find_other(name)
+    if card is None and not backend:
+        return None
+    if card is None:
+        known = find_card(name)
+        card = OtherCard(name, backend) if known is None else OtherCard(known.description, backend, known.total_mib)
+    elif backend:
+        card = replace(card, backend=backend)
+    if capability is not None:
+        raise RigError(f"no CUDA device, but one for {_spelled(card.backend)}: leave its compute capability out")
+    if total is None:
+        if card.total_mib is None:
+            raise RigError("give its memory: NAME:TOTAL_MIB[:FREE_MIB]")
+        total = max(card.total_mib * MIB, free or 0)
+    gpu = card.gpu(total, free)
+    return gpu if integrated is None else replace(gpu, integrated=integrated)
+
+
+def make_server(endpoint: str, total: int | None, free: int | None, capability: tuple[int, int] | None) -> Gpu:
+    """A device of the rpc-server at ``HOST:PORT``; its name is the server's, as llama.cpp has it. Raises RigError."""
+    match = re.fullmatch(r"[A-Za-z0-9._-]{1,253}:([0-9]{1,5})", endpoint, re.ASCII)
+    if not match or not 0 < int(match[1]) < 1 << 16:
+        raise RigError(f"RPC server {shown(endpoint)}: must be HOST:PORT")
+    if total is None:
+        raise RigError(f"RPC server {shown(endpoint)}: give the memory of its device")
+    left = max(0, total - CONTEXT_MIB * MIB) if free is None else free
+    return Gpu(endpoint, total, left, capability, RPC, endpoint=endpoint)
+
+
+def check_backend(text: str) -> str:
+    """A backend by its name, as llama.cpp prefixes its devices: ``MTL`` for Metal. Raises RigError."""
+    if text.lower() not in BACKEND_NAMES:
+        raise RigError(
+            f"backend {shown(text)}: must be CUDA, Vulkan, Metal, ROCm or SYCL; a server's device is rpc:HOST:PORT"
+        )
+    return BACKEND_NAMES[text.lower()]
+
+
+def _spelled(backend: str) -> str:
+    return "Metal" if backend == METAL else backend
+
+
 def check_count(count: int) -> int:
     """``count`` of a kind of GPU, if llama.cpp can hold as many. Raises RigError."""
     if not 1 <= count <= MAX_GPUS:
@@ -94,10 +185,10 @@ def check_count(count: int) -> int:
 
 
 def check_gpus(gpus: list[Gpu]) -> tuple[Gpu, ...]:
-    """All of a rig's GPUs, if llama.cpp can hold as many. Raises RigError."""
+    """All of a rig's GPUs in device order, if llama.cpp can hold them together. Raises RigError."""
     if len(gpus) > MAX_GPUS:
         raise RigError(f"{len(gpus)} GPUs in all; llama.cpp takes at most {MAX_GPUS}")
-    return tuple(gpus)
+    return in_device_order(tuple(gpus))
 
 
 def check_mib(field: str, mib: int, low: int = 1) -> int:

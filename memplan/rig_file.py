@@ -8,9 +8,20 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from memplan.backends.devices import Gpu, Rig
+from memplan.backends.cards import find_card
+from memplan.backends.devices import METAL, RPC, Gpu, Rig
 from memplan.errors import RigError, shown
-from memplan.rig import MIB, check_capability, check_count, check_gpus, check_mib, make_gpu
+from memplan.rig import (
+    MIB,
+    check_backend,
+    check_capability,
+    check_count,
+    check_gpus,
+    check_mib,
+    make_gpu,
+    make_server,
+    share_host,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,7 +30,11 @@ else:
 
 
 class GpuEntry(BaseModel):
-    """One kind of GPU, ``count`` times in a row; what is left out is the known card's."""
+    """One kind of GPU, ``count`` times in a row; what is left out is the known card's.
+
+    ``backend``: ``CUDA``, ``Vulkan`` or ``Metal``.  ``rpc``: ``HOST:PORT`` of the server that has it;
+    ``name`` is then the card that the server has, or any other name.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -28,13 +43,25 @@ class GpuEntry(BaseModel):
     free_mib: int | None = None
     compute_capability: float | str | None = None
     count: int = 1
+    backend: str = ""
+    integrated: bool | None = None
+    rpc: str | None = None
 
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs. Raises RigError."""
         total = None if self.total_mib is None else check_mib("total_mib", self.total_mib)
         free = None if self.free_mib is None else check_mib("free_mib", self.free_mib, 0)
         capability = None if self.compute_capability is None else check_capability(str(self.compute_capability))
-        return (make_gpu(self.name, total, free, capability),) * check_count(self.count)
+        if self.rpc is not None:
+            if self.backend or self.integrated is not None:
+                raise RigError("rpc: a server's device has no backend and is not integrated here")
+            card = find_card(self.name)
+            if card is not None:
+                total = card.total_mib * MIB if total is None else total
+                capability = capability or card.compute_capability
+            return (make_server(self.rpc, total, free, capability),) * check_count(self.count)
+        backend = check_backend(self.backend) if self.backend else ""
+        return (make_gpu(self.name, total, free, capability, backend, self.integrated),) * check_count(self.count)
 
 
 class RigEntry(BaseModel):
@@ -44,7 +71,7 @@ class RigEntry(BaseModel):
 
     gpus: list[GpuEntry] = []
     host_mib: int | None = None
-    unified: bool = False
+    unified: bool | None = None
 
 
 def parse_rig(text: str, *, json: bool) -> Rig:
@@ -65,7 +92,8 @@ def parse_rig(text: str, *, json: bool) -> Rig:
         except RigError as error:
             raise RigError(f"gpus[{i}] {shown(kind.name)}: {error}") from None
     host = None if entry.host_mib is None else check_mib("host_mib", entry.host_mib)
-    return Rig(check_gpus(gpus), host, entry.unified)
+    checked = check_gpus(gpus)
+    return Rig(checked, host, share_host(checked) if entry.unified is None else entry.unified)
 
 
 def write_rig(rig: Rig, *, json: bool, about: str = "") -> str:
@@ -76,16 +104,7 @@ def write_rig(rig: Rig, *, json: bool, about: str = "") -> str:
             kinds[-1] = (gpu, kinds[-1][1] + 1)
         else:
             kinds.append((gpu, 1))
-    entries = [
-        {
-            "name": gpu.description[:200],
-            "count": count,
-            "total_mib": gpu.total // MIB,
-            "free_mib": gpu.free // MIB,
-            "compute_capability": "{}.{}".format(*gpu.compute_capability),
-        }
-        for gpu, count in kinds
-    ]
+    entries = [_entry(gpu, count) for gpu, count in kinds]
     top: dict[str, Any] = {} if rig.host_total is None else {"host_mib": rig.host_total // MIB}
     if rig.unified:
         top["unified"] = True
@@ -97,6 +116,23 @@ def write_rig(rig: Rig, *, json: bool, about: str = "") -> str:
     for entry in entries:
         lines += ["", "[[gpus]]", *(f"{key} = {json_module.dumps(value)}" for key, value in entry.items())]
     return "\n".join(lines) + "\n"
+
+
+def _entry(gpu: Gpu, count: int) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": gpu.description[:200],
+        "count": count,
+        "total_mib": gpu.total // MIB,
+        "free_mib": gpu.free // MIB,
+    }
+    if gpu.compute_capability is not None:
+        entry["compute_capability"] = "{}.{}".format(*gpu.compute_capability)
+    if gpu.backend == RPC:
+        return {**entry, "rpc": gpu.endpoint}
+    if gpu.compute_capability is None:
+        entry["backend"] = "Metal" if gpu.backend == METAL else gpu.backend
+        entry["integrated"] = gpu.integrated
+    return entry
 
 
 def _field(location: tuple[int | str, ...]) -> str:

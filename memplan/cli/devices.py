@@ -10,6 +10,7 @@ from memplan.cli.options import read_options
 from memplan.errors import RigError
 
 if TYPE_CHECKING:
+    from memplan.backends.devices import Gpu
     from memplan.machine.detected import Detected
 
 HELP: Final = """\
@@ -79,7 +80,7 @@ def devices_object(machine: Detected) -> dict[str, Any]:
                 "description": gpu.description,
                 "total": gpu.total,
                 "free": gpu.free,
-                "compute_capability": "{}.{}".format(*gpu.compute_capability) if backend == "CUDA" else None,
+                "compute_capability": _capability(gpu) if backend == "CUDA" else None,
             }
             for i, (gpu, backend) in enumerate(zip(rig.gpus, machine.backends, strict=True))
         ],
@@ -104,6 +105,10 @@ def _lines(machine: Detected) -> list[str]:
         lines.append(f"{name:8}{total:>10}{free:>10}{about}".rstrip())
     lines.append(f"from {machine.source}" if found["gpus"] else f"no GPU found: {machine.source}")
     return [*lines, *(f"- {note}" for note in machine.notes)]
+
+
+def _capability(gpu: Gpu) -> str | None:
+    return None if gpu.compute_capability is None else "{}.{}".format(*gpu.compute_capability)
 
 
 def _mib(size: int) -> str:

@@ -97,7 +97,7 @@ def read_question(arguments: Arguments) -> Asked:
     flags = parse_flags(arguments.flags, arguments.app)
     model = _model(arguments, flags)
     rig, machine = rig_of(arguments)
-    check_devices(flags, len(rig.gpus))
+    check_devices(flags, rig)
     without_ops = tuple(dict.fromkeys(_op(name) for name in arguments.without_ops))
 
     from memplan.llama.context import check_paths

@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> int:
         raise FlagError("--dark is for the picture of --timeline FILE")
     asked = read_question(arguments)
     if "--device" in arguments.own:
-        there = [*(f"{gpu.backend}{i}" for i, gpu in enumerate(asked.rig.gpus)), "CPU"]
+        there = [*asked.rig.names, "CPU"]
         if device not in there:
             raise FlagError(f"--device {shown(device)}: no such device; this rig has {', '.join(there)}")
 

@@ -67,7 +67,7 @@ def run(argv: Sequence[str]) -> int:
     program = find_measurer(arguments.own.get("--program", ("",))[-1])
     header = open_model(model, access_of(arguments, model))
     rig = _rig(arguments, program)
-    check_devices(flags, len(rig.gpus))
+    check_devices(flags, rig)
     version = version_of(program)
     llama = arguments.llama if arguments.llama != "latest" or not version else version
     notes = []

@@ -87,7 +87,7 @@ def both_paths(
         return answer if subject.finish is None else subject.finish(answer)
 
     flags = parse_flags(subject.flags, subject.app)
-    check_devices(flags, len(subject.rig.gpus))
+    check_devices(flags, subject.rig)
     context, values = candidates(Sweeper(subject, []), "ctx")
     rest = subject.without(context)
     sides = []

@@ -177,7 +177,7 @@ class _Work:
             return None
         try:
             flags = parse_flags(argv, self.seen.app)
-            check_devices(flags, len(self.rig.gpus))
+            check_devices(flags, self.rig)
             return estimate(self.header, flags, self.rig, release)
         except MemplanError as error:
             if self.asked.flags or self.asked.header is not None:

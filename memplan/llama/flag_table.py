@@ -138,6 +138,5 @@ NOT_MODELLED: Final = MappingProxyType(
     | dict.fromkeys(_words("--control-vector --control-vector-scaled"), "control vectors add tensors to the graph")
     | dict.fromkeys(_words("--embedding --embeddings --rerank --reranking"), "embeddings change the graph's outputs")
     | dict.fromkeys(_words("-bs --backend-sampling"), "samplers on the GPU add tensors to the graph")
-    | {"--rpc": "RPC servers are devices that are not modelled"}
 )
 """Flags that change the model's own buffers in a way that is not modelled; and why."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.llama import flag_table as table
 from memplan.llama import flag_values as values
@@ -84,6 +85,8 @@ class Flags:
     """Whether MTP tensors are loaded (``--spec-type draft-mtp``)."""
     kv_overrides: tuple[KvOverride, ...] = ()
     """``--override-kv``: metadata keys, and the values that replace the file's."""
+    rpc: tuple[str, ...] = ()
+    """``--rpc``: servers whose devices are used too, ``HOST:PORT`` each."""
     fit: bool = True
     """``--fit``: llama-server may change what was not given, to fit free memory."""
     fit_target: tuple[int, ...] = (1024,)
@@ -191,20 +194,21 @@ def unknown_flag(flag: str, others: Sequence[str] = ()) -> FlagError:
     return FlagError(f"unknown flag {shown(name)}{hint}")
 
 
-def check_devices(flags: Flags, n_gpus: int, backend: str = "CUDA") -> None:
-    """Check every device that the flags name against a rig of ``n_gpus`` GPUs, as llama.cpp does before it loads.
+def check_devices(flags: Flags, rig: Rig | int) -> None:
+    """Check every device that the flags name against a rig, or so many CUDA GPUs, as llama.cpp does before it loads.
 
     Raises FlagError for a buffer type or a device that is not there, and for a main GPU out of range.
     """
-    names = [f"{backend}{i}" for i in range(n_gpus)]
+    names = [f"CUDA{i}" for i in range(rig)] if isinstance(rig, int) else list(rig.names)
+    bufts = names if isinstance(rig, int) else list(rig.buffer_names)
     for pattern, buffer_type in flags.overrides:
-        if buffer_type not in (*names, "CPU"):
-            there = ", ".join([*names, "CPU"])
+        if buffer_type not in (*bufts, "CPU"):
+            there = ", ".join([*bufts, "CPU"])
             raise FlagError(f"-ot {shown(f'{pattern}={buffer_type}')}: no such buffer type; this rig has {there}")
     for name in flags.devices or ():
         if name not in names:
             raise FlagError(f"-dev {shown(name)}: no such device; this rig has {', '.join(names) or 'none'}")
-    selected = n_gpus if flags.devices is None else len(flags.devices)
+    selected = len(names) if flags.devices is None else len(flags.devices)
     if flags.split_mode == "none" and 0 < selected <= flags.main_gpu:
         raise FlagError(f"-mg {flags.main_gpu}: the rig's GPUs are numbered from 0 to {selected - 1}")
 
@@ -249,6 +253,7 @@ def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) 
         n_draft=speculation.n_draft,
         n_rs_seq=speculation.n_rs_seq,
         load_mtp="draft-mtp" in speculation.types,
+        rpc=tuple(name for name in texts.get("--rpc", "").split(",") if name),
         given=frozenset(texts),
         not_included=tuple(beside),
         inexact=tuple(inexact),

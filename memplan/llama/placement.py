@@ -38,12 +38,17 @@ class Device:
 
     ``free``: bytes that it reports free before anything is loaded.  ``host_buft``: its pinned host memory, if any.
     ``extra_bufts``: other types that its weights can take, preferred to its own (the CPU's repacked weights).
+    ``integrated``: whether llama.cpp leaves it out beside GPUs with memory of their own.  ``pipelines``: whether it has
+    what pipeline parallelism needs.  ``remote``: whether it is a server's.
     """
 
     backend: Backend
     free: int = 0
     host_buft: BufferType | None = None
     extra_bufts: tuple[BufferType, ...] = ()
+    integrated: bool = False
+    pipelines: bool = True
+    remote: bool = False
 
     @property
     def name(self) -> str:
@@ -96,9 +101,12 @@ def f32(x: float) -> float:
 def select_devices(flags: Flags, machine: Machine) -> tuple[Device, ...]:
     """The GPUs to use: those of ``-dev`` or all, and of these the main one alone with ``-sm none``.
 
-    Raises FlagError for a device that is not there (``llama_prepare_model_devices``).
+    Without ``-dev`` integrated GPUs are left out beside others, servers' not counted. Raises FlagError for a device
+    that is not there (``llama_prepare_model_devices``).
     """
     devices = machine.gpus
+    if flags.devices is None and any(not d.integrated and not d.remote for d in devices):
+        devices = tuple(d for d in devices if not d.integrated)
     if flags.devices is not None:
         by_name = {d.name: d for d in machine.gpus}
         for name in flags.devices:
@@ -179,7 +187,8 @@ def place(
         and n_gpu_layers > n_layer_all
         and flags.split_mode == "layer"
         and flags.offload_kqv
-        and not flags.overrides,
+        and not flags.overrides
+        and all(d.pipelines for d in devices),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from memplan.backends.cards import find_card
-from memplan.backends.devices import Gpu, Rig
+from memplan.backends.devices import BACKENDS, CUDA, METAL, VULKAN, Gpu, Rig, in_device_order
 
 ASSUMED_CAPABILITY: Final = (8, 6)
 """For a GPU whose compute capability nobody says; the note about it says so."""
@@ -32,10 +32,14 @@ class Found:
     @property
     def unified(self) -> bool:
         """Whether its memory is the host's, as far as its driver or its name tells."""
-        return self.shares_host or self.backend == "MTL" or _UNIFIED.search(self.description) is not None
+        return self.shares_host or self.backend == METAL or _UNIFIED.search(self.description) is not None
 
     def gpu(self) -> Gpu:
-        """As a device of a rig."""
+        """As a device of a rig: of its own backend if there is a plan for it, else of CUDA."""
+        if self.backend in BACKENDS and self.backend != CUDA:
+            integrated = self.backend == VULKAN and self.unified
+            free = min(self.free, self.total)
+            return Gpu(self.description, self.total, free, backend=self.backend, integrated=integrated)
         card = find_card(self.description)
         capability = self.capability or (card.compute_capability if card else ASSUMED_CAPABILITY)
         return Gpu(self.description, self.total, min(self.free, self.total), capability)
@@ -55,7 +59,7 @@ class Detected:
     @property
     def inexact(self) -> str:
         """Why an estimate for this machine is not exact; empty when it can be."""
-        others = sorted({backend for backend in self.backends if backend != "CUDA"})
+        others = sorted(set(self.backends) - set(BACKENDS))
         if not others:
             return ""
         return f"{', '.join(others)} is not modelled: its devices are planned as CUDA ones, in the same order"
@@ -64,6 +68,8 @@ class Detected:
 def detected(found: list[Found], source: str, host: tuple[int | None, int | None], notes: list[str]) -> Detected:
     """Put together what was found; ``host``: bytes in all and free."""
     total, free = host
+    own = {gpu.description for gpu in found if gpu.backend == CUDA}
+    found = [gpu for gpu in found if gpu.backend != VULKAN or gpu.description not in own]  # llama.cpp takes each once
     unified = bool(found) and all(gpu.unified for gpu in found)
     notes = list(notes)
     unknown = [gpu.description for gpu in found if gpu.capability is None and find_card(gpu.description) is None]
@@ -71,5 +77,5 @@ def detected(found: list[Found], source: str, host: tuple[int | None, int | None
         notes.append(f"the compute capability of {unknown[0]} is not known: taken as 8.6; --gpu takes another")
     if unified:
         notes.append("unified memory: the GPU's memory is the host's, so what lies on the host takes from it too")
-    rig = Rig(tuple(gpu.gpu() for gpu in found), total, unified)
+    rig = Rig(in_device_order(tuple(gpu.gpu() for gpu in found)), total, unified)
     return Detected(rig, source, tuple(gpu.backend for gpu in found), free, tuple(notes))

@@ -137,7 +137,7 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
     first, homes = _fixed(question, placement, n_items)
     return Ledger(
         devices=tuple(numbers[d] for d in devices),
-        names=tuple(d.name for d in devices),
+        names=tuple(d.buft.name for d in devices),
         n_items=n_items,
         dense=tuple(dense),
         read=tuple(read),

@@ -132,8 +132,8 @@ def _few_enough(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if flags.devices is not None or flags.split_mode == "none" or len(gpus) < MAX_BACKENDS:
         return (), ()
     kept = sorted(sorted(range(len(gpus)), key=lambda i: (-gpus[i].free, i))[: MAX_BACKENDS - 1])
-    names = ",".join(f"{gpus[i].backend}{i}" for i in kept)
-    lost = ", ".join(f"{gpu.backend}{i}" for i, gpu in enumerate(gpus) if i not in kept)
+    names = ",".join(setting.rig.names[i] for i in kept)
+    lost = ", ".join(name for i, name in enumerate(setting.rig.names) if i not in kept)
     return ("-dev", names), (f"{lost} is left out: llama.cpp takes at most {MAX_BACKENDS - 1} GPUs",)
 
 

@@ -101,7 +101,7 @@ class Search:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.flags = parse_flags(setting.argv, setting.app)
-        check_devices(self.flags, len(setting.rig.gpus))
+        check_devices(self.flags, setting.rig)
         release = setting.llama if isinstance(setting.llama, Release) else find_release(setting.llama)[0]
         model = load_model(setting.header, self.flags)
         self.question = Question(model, self.flags, setting.rig, release, setting.without_ops)

@@ -21,7 +21,8 @@ class OtherBackends:
     """Switches of the Vulkan, Metal and RPC backends."""
 
     metal_fused: bool
-    """Metal has the lightning indexer and the hyper-connections (ggml-metal-device.m: ggml_metal_device_supports_op)."""
+    """Metal has the lightning indexer and the hyper-connections (ggml-metal-device.m:
+    ggml_metal_device_supports_op)."""
 
     metal_attention_f16_copies: bool
     """Metal's flash attention keeps room for f16 copies of K and V (ggml-metal.cpp:
@@ -34,7 +35,8 @@ class OtherBackends:
     """Metal's products of experts keep room for scaling factors (same function)."""
 
     vulkan_fused: bool
-    """Vulkan has the lightning indexer and the hyper-connections (ggml-vulkan.cpp: ggml_backend_vk_device_supports_op)."""
+    """Vulkan has the lightning indexer and the hyper-connections (ggml-vulkan.cpp:
+    ggml_backend_vk_device_supports_op)."""
 
     rpc_events: bool
     """RPC devices compute asynchronously and have events, which pipeline parallelism asks for

@@ -143,6 +143,6 @@ class _Asker:
 
         s = self.subject
         flags = parse_flags((*s.flags, *words), s.app)
-        check_devices(flags, len(s.rig.gpus))
+        check_devices(flags, s.rig)
         answer = estimate(s.header, flags, s.rig, s.release, s.without_ops, paths=paths)
         return answer if s.finish is None else s.finish(answer)

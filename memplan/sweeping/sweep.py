@@ -91,7 +91,7 @@ class Subject:
         from memplan.estimator import estimate
 
         flags = parse_flags(self.flags, self.app)
-        check_devices(flags, len(self.rig.gpus))
+        check_devices(flags, self.rig)
         answer = estimate(self.header, flags, self.rig, self.release, self.without_ops)
         return answer if self.finish is None else self.finish(answer)
 

@@ -14,7 +14,7 @@ from tests.gguf import writer
 
 FOUND = [
     Found("NVIDIA GeForce RTX 3090", 24268 * MIB, 23868 * MIB, "CUDA", (8, 6)),
-    Found("AMD Radeon RX 7900 XTX", 24560 * MIB, 24000 * MIB, "ROCm"),
+    Found("MTT S4000", 24560 * MIB, 24000 * MIB, "MUSA"),
 ]
 
 
@@ -31,7 +31,7 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
     assert "CUDA0       24,268    23,868  NVIDIA GeForce RTX 3090, compute capability 8.6" in out
-    assert "ROCm0       24,560    24,000  AMD Radeon RX 7900 XTX\n" in out
+    assert "MUSA0       24,560    24,000  MTT S4000\n" in out
     assert "host        65,536    61,440\n" in out
     assert "- something to know" in out
 
@@ -40,7 +40,7 @@ def test_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [gpu["name"] for gpu in found["gpus"]] == ["CUDA0", "ROCm0"]
+    assert [gpu["name"] for gpu in found["gpus"]] == ["CUDA0", "MUSA0"]
     assert found["host"] == {"total": 64 << 30, "free": 60 << 30}
 
 
@@ -53,7 +53,7 @@ def test_a_rig_file(tmp_path: Path, engine: Engine, capsys: pytest.CaptureFixtur
     assert main(["estimate", "deepseek-v4-flash", "--json"]) == 0
     assert engine.asked[0][2] == engine.asked[1][2]
     notes = json.loads(capsys.readouterr().out.rpartition("\n{")[2].join(("{", "")))["notes"]
-    assert "not exact: ROCm is not modelled" in notes[0]
+    assert "not exact: MUSA is not modelled" in notes[0]
     assert "for this machine's GPUs, from llama-server --list-devices" in notes
 
 

@@ -206,7 +206,7 @@ def test_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect_module, "find_program", lambda name, given="": None)
     monkeypatch.setattr(detect_module, "nvidia_gpus", lambda host: ([], []))
     machine = detect(root=root)
-    assert machine.source == "AMD sysfs" and "ROCm is not modelled" in machine.inexact
+    assert machine.source == "AMD sysfs" and machine.rig.gpus[0].backend == "ROCm"
     assert amd_gpus(tmp_path / "nowhere") == []
 
 

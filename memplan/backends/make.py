@@ -1,0 +1,79 @@
+"""The backend of each GPU of a rig, and why an answer for it is not exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan.backends.buffers import CUDA_HOST, HostBuffer
+from memplan.backends.cuda import CudaBackend
+from memplan.backends.devices import CUDA, METAL, ROCM, RPC, SYCL, VULKAN, buffer_names, device_names
+from memplan.releases.other_backends import other_backends
+
+if TYPE_CHECKING:
+    from memplan.backends.devices import Gpu
+    from memplan.ggml.backend import Backend, BufferType
+    from memplan.releases import Release
+
+
+LIKENESS = (8, 6)
+"""The compute capability that devices of backends written after CUDA's are planned with."""
+
+_PINNED = {CUDA: CUDA_HOST, ROCM: HostBuffer("ROCm_Host"), SYCL: HostBuffer("SYCL_Host")}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A GPU's backend.
+
+    ``host_buft``: its pinned host memory, if any.  ``pipelines``: whether it computes
+    asynchronously and has events, as pipeline parallelism needs.
+    """
+
+    backend: Backend
+    host_buft: BufferType | None
+    pipelines: bool = True
+
+
+def make_backends(gpus: tuple[Gpu, ...], release: Release, without_ops: frozenset[str]) -> tuple[Made, ...]:
+    """The backend of each GPU, in order; ``without_ops``: ops that all of them are made to refuse."""
+    if all(gpu.backend == CUDA for gpu in gpus):
+        return tuple(Made(CudaBackend(i, gpu, release, without_ops), CUDA_HOST) for i, gpu in enumerate(gpus))
+    from memplan.backends.metal import MetalBackend
+    from memplan.backends.rpc import RpcBackend
+    from memplan.backends.vulkan import VulkanBackend, VulkanHost
+
+    vulkan = next((gpu for gpu in gpus if gpu.backend == VULKAN), None)
+    vulkan_host = VulkanHost(vulkan) if vulkan is not None else None
+    made = []
+    for name, buffer, gpu in zip(device_names(gpus), buffer_names(gpus), gpus, strict=True):
+        if gpu.backend == VULKAN:
+            made.append(Made(VulkanBackend(name, gpu, release, without_ops), vulkan_host))
+        elif gpu.backend == METAL:
+            made.append(Made(MetalBackend(name, gpu, release, without_ops), None))
+        elif gpu.backend == RPC:
+            events = other_backends(release).rpc_events
+            made.append(Made(RpcBackend(name, buffer, gpu, release, without_ops), None, events))
+        else:
+            index = int(name.removeprefix(gpu.backend))
+            like = gpu if gpu.backend == CUDA else replace(gpu, compute_capability=LIKENESS)
+            made.append(Made(CudaBackend(index, like, release, without_ops), _PINNED[gpu.backend]))
+    return tuple(made)
+
+
+def approximate(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """Why answers for these GPUs are not exact, a reason a backend; none for CUDA."""
+    kinds = dict.fromkeys(gpu.backend for gpu in gpus if gpu.backend != CUDA)
+    if not kinds:
+        return ()
+    from memplan.backends import metal, rpc, vulkan
+
+    like_cuda = "is not modelled: its devices are planned as CUDA ones of compute capability {}.{}".format(*LIKENESS)
+    reasons = {
+        VULKAN: vulkan.APPROXIMATE,
+        METAL: metal.APPROXIMATE,
+        RPC: rpc.APPROXIMATE,
+        ROCM: f"ROCm {like_cuda}",
+        SYCL: f"SYCL {like_cuda}",
+    }
+    return tuple(reasons[kind] for kind in kinds)

@@ -1,0 +1,237 @@
+"""Vulkan, Metal and RPC: approximate, and said to be; what is known of them holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memplan.backends.devices import Gpu
+from memplan.backends.metal import MetalBackend
+from memplan.backends.other_cards import find_other
+from memplan.backends.rpc import RpcBackend
+from memplan.backends.vulkan import MAX_BLOCK, MAX_TENSOR, VulkanBackend
+from memplan.errors import FlagError, RigError
+from memplan.estimator import Question, estimate, load_model
+from memplan.ggml.tensor import Tensor, new_tensor, packed_strides
+from memplan.gguf.types import BY_NAME, F16, F32, I32
+from memplan.llama.flags import check_devices, parse_flags
+from memplan.models.builtin import builtin_header
+from memplan.output.json import estimate_object
+from memplan.releases import LATEST, find_release
+from memplan.releases.other_backends import SINCE, other_backends
+from memplan.result import Estimate
+from memplan.rig import load_rig, parse_gpu_spec, parse_gpus
+from memplan.rig_file import parse_rig, write_rig
+
+MIB = 1 << 20
+FLASH = builtin_header("deepseek-v4-flash:antirez-q2")
+XTX = Gpu("AMD Radeon RX 7900 XTX", 24560 * MIB, 24000 * MIB, backend="Vulkan")
+MAC = Gpu("Apple M2 Ultra", 147456 * MIB, 147456 * MIB, backend="MTL")
+SERVER = Gpu("h:50052", 97886 * MIB, 97000 * MIB, None, "RPC", endpoint="h:50052")
+
+
+def asked(gpus: list[str], flags: str = "-c 16384 -np 1", release: str = "latest") -> Estimate:
+    return estimate(FLASH, parse_flags(flags.split()), parse_gpus(gpus), release)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "backend", "total"),
+    [
+        ("M2 Ultra", "Apple M2 Ultra", "MTL", 147456),
+        ("M3 Ultra 256GB", "Apple M3 Ultra", "MTL", 196608),
+        ("Apple M1 16GB", "Apple M1", "MTL", 10922),
+        ("M9 Ultra:400000", "Apple M9 Ultra", "MTL", 400000),
+        ("RX 7900 XTX", "AMD Radeon RX 7900 XTX", "Vulkan", 24560),
+        ("amd radeon rx 7900 xtx", "AMD Radeon RX 7900 XTX", "Vulkan", 24560),
+        ("Intel Arc A770", "Intel Arc A770 Graphics", "Vulkan", 16225),
+        ("Strix Halo:90000", "AMD Radeon 8060S", "Vulkan", 90000),
+        ("Radeon VII:16000", "Radeon VII", "Vulkan", 16000),
+        ("RTX 3090:::vulkan", "NVIDIA GeForce RTX 3090", "Vulkan", 24268),
+        ("RX 7900 XTX:::ROCm", "AMD Radeon RX 7900 XTX", "ROCm", 24560),
+        ("Some GPU:8000::Metal", "Some GPU", "MTL", 8000),
+        ("rpc:10.0.0.2:50052:24268", "10.0.0.2:50052", "RPC", 24268),
+    ],
+)
+def test_a_spec_tells_its_backend(spec: str, name: str, backend: str, total: int) -> None:
+    (gpu,) = parse_gpu_spec(spec)
+    assert (gpu.description, gpu.backend, gpu.total // MIB) == (name, backend, total)
+    assert gpu.compute_capability is None and gpu.cc == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("M2 Ultra:147456:147000:8.6", "leave its compute capability out"),
+        ("Radeon VII", "give its memory"),
+        ("M9 Ultra", "give its memory"),
+        ("Voodoo 2:::Vulkan", "give its memory"),
+        ("RTX 3090:::OpenCL", "as in 8.6"),
+        ("rpc:h:50052", "rpc:HOST:PORT:TOTAL_MIB"),
+        ("rpc:h:0:8000", "must be HOST:PORT"),
+        ("rpc:h h:1:8000", "must be HOST:PORT"),
+        ("rpc:h:1:8000:1:2:3", "too many colons"),
+        ("17*rpc:h:1:8000", "1 to 16"),
+    ],
+)
+def test_wrong_specs(spec: str, said: str) -> None:
+    with pytest.raises(RigError) as caught:
+        parse_gpu_spec(spec)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_cuda_names_are_left_to_cuda() -> None:
+    for name in ("RTX 3090", "NVIDIA GeForce RTX 5090", "Dream 1", "GB10"):
+        assert find_other(name) is None
+
+
+def test_devices_come_in_llama_cpps_order_and_are_counted_by_backend() -> None:
+    rig = parse_gpus(["RX 7900 XTX", "RTX 3090", "rpc:a:1:8000", "2*rpc:b:1:9000", "RTX 3090", "rpc:a:1:8000"])
+    assert rig.names == ("RPC0", "RPC1", "RPC2", "RPC3", "CUDA0", "CUDA1", "Vulkan0")
+    assert rig.buffer_names[:4] == ("RPC0[a:1]", "RPC1[a:1]", "RPC0[b:1]", "RPC1[b:1]")
+    assert rig.buffer_names[4:] == rig.names[4:]
+    with pytest.raises(RigError, match="a Mac has Metal alone"):
+        parse_gpus(["M2 Ultra", "RTX 3090"])
+    assert parse_gpus(["M2 Ultra", "rpc:a:1:8000"]).unified
+    assert not parse_gpus(["RX 7900 XTX"]).unified and not parse_gpus(["rpc:a:1:8000"]).unified
+
+
+def test_a_rig_file_tells_backends_and_servers(tmp_path: Path) -> None:
+    file = tmp_path / "rig.toml"
+    file.write_text(
+        '[[gpus]]\nname = "RTX 3090"\nbackend = "Vulkan"\n[[gpus]]\nname = "RTX 5090"\nrpc = "h:1"\n'
+        '[[gpus]]\nname = "Iris Xe"\ntotal_mib = 9000\nintegrated = true\n'
+    )
+    rig = load_rig(file)
+    assert rig.names == ("RPC0", "Vulkan0", "Vulkan1")
+    assert (rig.gpus[0].compute_capability, rig.gpus[0].total // MIB) == ((12, 0), 32606)
+    assert [gpu.integrated for gpu in rig.gpus] == [False, False, True]
+    for json in (False, True):
+        assert parse_rig(write_rig(rig, json=json), json=json).gpus == rig.gpus
+    mac = parse_gpus(["M2 Ultra"])
+    assert parse_rig(write_rig(mac, json=False), json=False) == mac
+    for wrong, said in (
+        ('backend = "OpenCL"', "must be CUDA, Vulkan"),
+        ('backend = "CUDA"\nrpc = "h:1"', "rpc:"),
+        ('rpc = "h"', "HOST:PORT"),
+    ):
+        file.write_text(f'[[gpus]]\nname = "RTX 3090"\n{wrong}\n')
+        with pytest.raises(RigError, match=said):
+            load_rig(file)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "reason", "buffers"),
+    [
+        (["RX 7900 XTX:200000"], "Vulkan: ", {"Vulkan0", "Vulkan_Host"}),
+        (["M2 Ultra"], "Metal: ", {"MTL0", "CPU"}),
+        (["rpc:h:50052:97886", "RTX 3090"], "RPC: ", {"RPC0[h:50052]", "CUDA0", "CUDA_Host", "CPU"}),
+        (["RX 7900 XTX:200000::ROCm"], "ROCm is not modelled", {"ROCm0", "ROCm_Host"}),
+    ],
+)
+def test_answers_are_marked_and_never_cudas(gpus: list[str], reason: str, buffers: set[str]) -> None:
+    answer = asked(gpus)
+    assert not answer.exact and answer.approximate.startswith(reason)
+    assert set(answer.buffers) == buffers
+    assert all(device.used > 0 for device in answer.devices)
+    on_gpus = sum(device.used for device in answer.devices)
+    assert on_gpus + answer.host.used == sum(use.used for use in answer.buffers.values())
+    notes = estimate_object(answer)["notes"]
+    assert any("not exact" in note and reason in note for note in notes)
+
+
+@pytest.mark.parametrize("gpus", [["RX 7900 XTX:200000"], ["M2 Ultra"], ["rpc:h:50052:97886", "RTX 3090"]])
+def test_quick_and_plain_planner_agree(gpus: list[str]) -> None:
+    flags = parse_flags(["-c", "8192", "-np", "1", "-ctk", "q8_0", "-ctv", "q8_0"])
+    model, rig = load_model(FLASH, flags), parse_gpus(gpus)
+    quick, plain = (Question(model, flags, rig, LATEST, (), plain=plain).answer() for plain in (False, True))
+    assert quick.buffers == plain.buffers and quick.splits == plain.splits
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fused", "unfused"), [("M2 Ultra", "b10361", "b10068"), ("RX 7900 XTX:200000", "v0.4.0", "b10568")]
+)
+def test_a_release_has_the_indexer_there_or_not(gpu: str, fused: str, unfused: str) -> None:
+    assert "Lightning Indexer" not in asked([gpu], release=fused).disabled
+    assert "Lightning Indexer" in asked([gpu], release=unfused).disabled
+
+
+def test_switches_follow_the_build() -> None:
+    assert [build for build, _ in SINCE] == sorted({build for build, _ in SINCE})
+    old, new = (other_backends(find_release(name)[0]) for name in ("b9842", "v0.5.0"))
+    assert not (old.rpc_events or old.vulkan_fused or old.metal_fused)
+    assert new.rpc_events and new.vulkan_fused and new.metal_expert_scales
+
+
+def test_servers_take_part_in_pipelines_since_they_have_events() -> None:
+    rig = ["rpc:h:50052:97886", "RTX 3090"]
+    assert asked(rig).pipeline_parallel
+    assert not asked(rig, release="b10568").pipeline_parallel
+
+
+def test_an_integrated_gpu_is_left_out_beside_another_but_not_beside_a_server() -> None:
+    alone = asked(["RX 7900 XTX:200000", "Strix Halo"])
+    assert [device.used > 0 for device in alone.devices] == [True, False]
+    assert [d.used > 0 for d in asked(["Strix Halo", "rpc:h:1:97886"]).devices] == [True, True]
+    named = asked(["RX 7900 XTX:200000", "Strix Halo"], "-c 16384 -np 1 -dev Vulkan1")
+    assert [device.used > 0 for device in named.devices] == [False, True]
+
+
+def test_rpc_flag_names_servers_of_the_rig() -> None:
+    rig = ["rpc:h:50052:97886", "RTX 3090"]
+    assert "is not in the rig" not in asked(rig, "-c 8192 -np 1 --rpc h:50052").approximate
+    assert "RPC server g:1 is not in the rig" in asked(rig, "-c 8192 -np 1 --rpc h:50052,g:1").approximate
+
+
+def test_flags_name_devices_and_buffers_as_llama_cpp_does() -> None:
+    rig = parse_gpus(["rpc:h:50052:97886", "RX 7900 XTX"])
+    check_devices(parse_flags(["-dev", "RPC0,Vulkan0", "-ot", "exps=RPC0[h:50052]"]), rig)
+    for words in (["-dev", "CUDA0"], ["-ot", "exps=RPC0"]):
+        with pytest.raises(FlagError, match=r"RPC0"):
+            check_devices(parse_flags(words), rig)
+    moved = asked(["rpc:h:50052:97886", "RTX 3090"], "-c 8192 -np 1 -ngl 0 -ot exps=RPC0[h:50052]")
+    assert moved.buffers["RPC0[h:50052]"].model > 70_000 * MIB
+
+
+def test_vulkan_splits_buffers_and_refuses_large_tensors() -> None:
+    device = VulkanBackend("Vulkan0", XTX, LATEST)
+    assert (device.buft.max_size, device.buft.alignment) == (MAX_BLOCK, 4)
+    w = new_tensor(BY_NAME["q4_K"], 4096, 4096)
+    x = new_tensor(F32, 4096, 512)
+    product = Tensor("MUL_MAT", F32, (4096, 512, 1, 1), packed_strides(F32, (4096, 512, 1, 1)), [w, x])
+    assert device.supports_op(product) and device.offload_op(product)
+    large = new_tensor(F16, 4096, MAX_TENSOR // 8192 + 1)
+    assert not device.supports_op(Tensor("MUL_MAT", F32, product.ne, product.nb, [large, x]))
+    assert not VulkanBackend("Vulkan0", XTX, LATEST, frozenset({"MUL_MAT"})).supports_op(product)
+    assert not device.supports_buft(VulkanBackend("Vulkan1", XTX, LATEST).buft)
+
+
+def test_metal_sets_room_aside_for_its_kernels() -> None:
+    now, before = (MetalBackend("MTL0", MAC, find_release(name)[0]).buft for name in ("v0.5.0", "b10068"))
+    w, x, ids = new_tensor(BY_NAME["q2_K"], 4096, 2048, 256), new_tensor(F32, 4096, 1, 512), new_tensor(I32, 6, 512)
+    ne = (2048, 6, 512, 1)
+    experts = Tensor("MUL_MAT_ID", F32, ne, packed_strides(F32, ne), [w, x, ids])
+    assert before.alloc_size(experts) - experts.nbytes == 4 * 256 * (1 + 512)
+    assert now.alloc_size(experts) - before.alloc_size(experts) == 8 + 4 * 256
+    top = Tensor("TOP_K", I32, (64, 512, 1, 1), packed_strides(I32, (64, 512, 1, 1)), [new_tensor(F32, 1024, 512)])
+    assert now.alloc_size(top) == 2 * 4 * 1024 * 512
+    q, k, v = new_tensor(F32, 512, 512, 64), new_tensor(F16, 512, 4096), new_tensor(F16, 512, 4096)
+    params: dict[str, object] = {"mask": True, "sinks": False}
+    sources = [q, k, v, new_tensor(F16, 4096, 512)]
+    attention = Tensor("FLASH_ATTN_EXT", F32, q.ne, q.nb, sources, params=params)
+    pad = 64 * (1024 + 1024 + 2 * 512)
+    expected = pad + 64 * 64 + 4 * 32 * 64 * 32 * (512 + 2)
+    assert before.alloc_size(attention) - attention.nbytes == expected
+    assert now.alloc_size(attention) - attention.nbytes == expected + 2 * 2 * 512 * 4096
+    assert now.max_size == MAC.total * 3 // 4 and now.alignment == 32
+
+
+def test_a_server_is_asked_for_sizes_it_may_pad() -> None:
+    device = RpcBackend("RPC0", "RPC0[h:50052]", SERVER, LATEST)
+    q8 = BY_NAME["q8_0"]
+    assert device.buft.alloc_size(new_tensor(q8, 512, 4)) == 544 * 4
+    assert device.buft.alloc_size(new_tensor(q8, 256, 4)) == 272 * 4 + 272
+    plain = new_tensor(F32, 100, 3)
+    assert device.buft.alloc_size(plain) == plain.nbytes
+    assert device.supports_op(Tensor("NO_SUCH_OP", F32, plain.ne, plain.nb, []))
+    assert not device.offload_op(Tensor("MUL_MAT", F32, (8, 512, 1, 1), plain.nb, [plain, plain]))
