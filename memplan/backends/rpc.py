@@ -24,8 +24,8 @@ ASSUMED_CAPABILITY = (8, 6)
 """The compute capability of a server's GPU, when it is not given."""
 
 APPROXIMATE = (
-    "RPC: the server tells alignment and sizes, and is taken for one with a CUDA device; what it computes a graph with"
-    " beyond that is not asked"
+    "RPC: alignment and padding are the server's, which is taken to have a CUDA device, and ops that it lacks are not"
+    " known"
 )
 
 

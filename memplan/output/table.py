@@ -10,11 +10,15 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from memplan.backends.devices import CUDA
 from memplan.output.words import card_name, mib, model_line, printable, settings_line, to_text
 from memplan.result import DeviceUse, Estimate, HostUse
 
 OUTSIDE = ("the CUDA context of each process", "pools that grow at run time")
 """What llama.cpp or the driver takes outside llama.cpp's buffers."""
+
+DRIVER = "what the GPU's driver keeps for itself"
+"""The first of these where there is no CUDA device."""
 
 _PARTS = (("model", "█", "#", "blue"), ("context", "▓", "=", "magenta"), ("compute", "▒", "+", "yellow"))
 
@@ -137,7 +141,9 @@ def _verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
 def _notes(estimate: Estimate) -> Iterator[str]:
     yield from estimate.notes
     if estimate.refused is None:
-        outside = [*(OUTSIDE if estimate.devices else OUTSIDE[1:]), *estimate.flags.not_included, *_server(estimate)]
+        cuda = any(device.name.startswith(CUDA) for device in estimate.devices)
+        context = OUTSIDE[:1] if cuda else (DRIVER,) if estimate.devices else ()
+        outside = [*context, *OUTSIDE[1:], *estimate.flags.not_included, *_server(estimate)]
         yield f"not included: {', '.join(outside)}"
 
 

@@ -208,10 +208,16 @@ def _notes(search: Search, ledger: Ledger, found: Candidate, shares: Sequence[Sh
             " prompts too, which is slow; another GPU in its place (CUDA_VISIBLE_DEVICES, -dev) may have"
         )
     elif on_host.experts and search.flags.op_offload:
-        yield (
-            f"for prompts, experts on the host are copied through {ledger.names[0]}: its compute buffer takes"
-            f" {_mib(estimate.devices[ledger.devices[0]].compute)}; --no-op-offload computes them on the host instead"
-        )
+        gpus = search.question.machine.gpus
+        own = next((i for i, device in enumerate(ledger.devices) if not gpus[device].remote), None)
+        if own is None:
+            yield "experts on the host are computed there for prompts too: an RPC server is never sent their weights"
+        else:
+            yield (
+                f"for prompts, experts on the host are copied through {ledger.names[own]}: its compute buffer takes"
+                f" {_mib(estimate.devices[ledger.devices[own]].compute)}; --no-op-offload computes them on the host"
+                " instead"
+            )
     if layout.one_copy and not (layout.host or layout.moved):
         yield "the override changes no place: it turns pipeline parallelism off, whose copies would not fit"
     idle = [name for name, d in zip(ledger.names, ledger.devices, strict=True) if not estimate.devices[d].used]

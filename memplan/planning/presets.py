@@ -40,7 +40,7 @@ class PresetRig:
         return parse_gpus(self.gpus)
 
 
-_UNIFIED = "memplan models CUDA, and here the GPU's memory is the host's: check with --check on the machine itself"
+_UNIFIED = "its memory is the host's, and memplan knows {} only approximately: check with --check on the machine itself"
 
 RIGS: tuple[PresetRig, ...] = (
     PresetRig("rtx-3090", ("RTX 3090",)),
@@ -56,8 +56,8 @@ RIGS: tuple[PresetRig, ...] = (
     PresetRig("rtx-pro-6000", ("RTX PRO 6000",)),
     PresetRig("2x-rtx-pro-6000", ("2*RTX PRO 6000",), "8xDDR5-4800"),
     PresetRig("h200", ("H200",), "8xDDR5-4800"),
-    PresetRig("strix-halo-128gb", ("Strix Halo:110000:108000:8.6",), "256", _UNIFIED, 256.0),
-    PresetRig("mac-128gb", ("Apple GPU:98304:96000:8.6",), "400", _UNIFIED, 400.0),
+    PresetRig("strix-halo-128gb", ("Strix Halo:110000:108000",), "256", _UNIFIED.format("Vulkan"), 256.0),
+    PresetRig("mac-128gb", ("Apple GPU:98304:96000",), "400", _UNIFIED.format("Metal"), 400.0),
 )
 """The rigs, GPUs in device order."""
 

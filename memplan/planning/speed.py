@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from memplan.backends.cards import find_card
 from memplan.backends.devices import Gpu
+from memplan.backends.other_cards import find_other
 from memplan.errors import FlagError, shown
 
 GPU_SHARE = 0.75
@@ -88,7 +89,10 @@ def find_bandwidths(gpus: Sequence[Gpu], given: Sequence[float] = (), host: str 
 def card_bandwidth(description: str) -> float | None:
     """Peak GB/s of a known card, or None."""
     card = find_card(description)
-    return None if card is None else _PEAK.get(card.name)
+    if card is not None:
+        return _PEAK.get(card.name)
+    other = find_other(description)
+    return None if other is None else other.bandwidth
 
 
 def host_bandwidth(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,12 @@ from memplan.estimator import Question, estimate, load_model
 from memplan.ggml.tensor import Tensor, new_tensor, packed_strides
 from memplan.gguf.types import BY_NAME, F16, F32, I32
 from memplan.llama.flags import check_devices, parse_flags
+from memplan.machine.detected import Found, detected
 from memplan.models.builtin import builtin_header
 from memplan.output.json import estimate_object
+from memplan.planning.plan import Plan, make_plan
+from memplan.planning.search import Setting
+from memplan.planning.speed import card_bandwidth, find_bandwidths
 from memplan.releases import LATEST, find_release
 from memplan.releases.other_backends import SINCE, other_backends
 from memplan.result import Estimate
@@ -44,6 +49,9 @@ def asked(gpus: list[str], flags: str = "-c 16384 -np 1", release: str = "latest
         ("M9 Ultra:400000", "Apple M9 Ultra", "MTL", 400000),
         ("RX 7900 XTX", "AMD Radeon RX 7900 XTX", "Vulkan", 24560),
         ("amd radeon rx 7900 xtx", "AMD Radeon RX 7900 XTX", "Vulkan", 24560),
+        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "AMD Radeon RX 7900 XTX", "Vulkan", 24560),
+        ("Radeon PRO W7900", "AMD Radeon PRO W7900", "Vulkan", 49136),
+        ("Radeon 8060S Graphics (RADV GFX1151)", "AMD Radeon 8060S", "Vulkan", 110000),
         ("Intel Arc A770", "Intel Arc A770 Graphics", "Vulkan", 16225),
         ("Strix Halo:90000", "AMD Radeon 8060S", "Vulkan", 90000),
         ("Radeon VII:16000", "Radeon VII", "Vulkan", 16000),
@@ -81,7 +89,7 @@ def test_wrong_specs(spec: str, said: str) -> None:
 
 
 def test_cuda_names_are_left_to_cuda() -> None:
-    for name in ("RTX 3090", "NVIDIA GeForce RTX 5090", "Dream 1", "GB10"):
+    for name in ("RTX 3090", "NVIDIA GeForce RTX 5090", "Dream 1", "GB10", "M40", "NVIDIA Vulkan Beta"):
         assert find_other(name) is None
 
 
@@ -175,6 +183,27 @@ def test_an_integrated_gpu_is_left_out_beside_another_but_not_beside_a_server() 
     assert [d.used > 0 for d in asked(["Strix Halo", "rpc:h:1:97886"]).devices] == [True, True]
     named = asked(["RX 7900 XTX:200000", "Strix Halo"], "-c 16384 -np 1 -dev Vulkan1")
     assert [device.used > 0 for device in named.devices] == [False, True]
+
+
+def test_bandwidths_of_other_cards() -> None:
+    assert [card_bandwidth(name) for name in ("Apple M2 Ultra", "AMD Radeon 8060S", "Radeon VII")] == [800, 256, None]
+
+
+def test_a_plan_over_machines_copies_experts_through_a_local_gpu_alone() -> None:
+    rig = parse_gpus(["rpc:h:50052:30000", "RTX 3090"])
+    plan = make_plan(Setting(FLASH, ("-c", "16384", "-np", "1"), rig, (1024 * MIB,) * 2, find_bandwidths(rig.gpus)))
+    assert isinstance(plan, Plan)
+    assert not plan.estimate.exact and plan.estimate.fits
+    assert any("copied through CUDA0" in note for note in plan.notes)
+
+
+def test_what_is_found_on_a_machine_keeps_its_backend() -> None:
+    card = Found("NVIDIA GeForce RTX 3090", 24268 * MIB, 23868 * MIB, "CUDA", (8, 6))
+    twice = detected([card, replace(card, backend="Vulkan", capability=None)], "llama-server", (None, None), [])
+    assert twice.rig.names == ("CUDA0",) and not twice.inexact
+    halo = detected([Found("AMD Radeon 8060S", MIB, MIB, "Vulkan")], "llama-server", (None, None), [])
+    assert halo.rig.names == ("Vulkan0",) and halo.rig.gpus[0].integrated and halo.rig.unified
+    assert detected([Found("Ascend", MIB, MIB, "CANN")], "llama-server", (None, None), []).inexact
 
 
 def test_rpc_flag_names_servers_of_the_rig() -> None:
