@@ -18,6 +18,9 @@ Options:
   --gpu SPEC         a GPU, in device order; may be repeated.
                      SPEC is [N*]NAME[:TOTAL_MIB[:FREE_MIB[:CC]]], such as
                      "2*RTX 3090" or "RTX 3090:24268:23868:8.6"
+                     Others than NVIDIA's are for Vulkan or Metal ("M2 Ultra"),
+                     approximately; in CC's place Vulkan, Metal or ROCm asks
+                     for that. A server's: rpc:HOST:PORT:TOTAL_MIB[:FREE_MIB]
   --rig FILE         the GPUs and the host's memory, in TOML or JSON
   --no-gpu           no GPU
                      with none of these: this machine's (see memplan devices)
