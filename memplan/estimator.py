@@ -34,11 +34,12 @@ from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams, load_hparams
 from memplan.llama.kv_cache import Memory, create_memory
 from memplan.llama.model_tensors import ModelTensors, load_tensors
+from memplan.llama.override_use import WeightUse, weight_use
 from memplan.llama.placement import Device, Machine, Placement, place, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.llama.server_memory import server_memory
 from memplan.models.registry import ArchitectureModel, architecture
-from memplan.notes import path_notes, settings_notes
+from memplan.notes import AS_PLACED, path_notes, settings_notes
 from memplan.releases import LATEST, Release, find_release
 from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
 
@@ -87,7 +88,7 @@ def ask(
     check_paths(followed, paths)
     question = Question(load_model(header, flags, followed), flags, rig, followed, tuple(without_ops), paths=paths)
     result = question.answer()
-    notes = ((note,) if note else ()) + path_notes(paths, followed) + settings_notes(result)
+    notes = ((note,) if note else ()) + path_notes(paths, followed) + settings_notes(result, question.weight_use())
     reasons = (*approximate(rig.gpus), *_missing_servers(flags, rig), *flags.inexact, *((note,) if note else ()))
     return replace(result, notes=notes, approximate="; ".join(reasons)), question
 
@@ -196,6 +197,13 @@ class Question:
             return self._answer()
         except (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError) as fault:
             return self._refusal(_abort(str(fault)))
+
+    def weight_use(self) -> WeightUse:
+        """What the placement of the weights came to, once there is an answer."""
+        if self.made is None:
+            return AS_PLACED
+        tensors, hp = self.model.tensors.tensors, self.model.hparams
+        return weight_use(tensors, self.flags, self.made[0], ContextParams.of(self.flags, hp).n_ubatch)
 
     def _answer(self) -> Estimate:
         model, flags, hp = self.model, self.flags, self.model.hparams

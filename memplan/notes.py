@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memplan.llama.context import Paths
+from memplan.llama.override_use import WeightUse
 from memplan.releases import Indexer, Release
 from memplan.result import DeviceUse, Estimate
 
@@ -13,12 +14,19 @@ _OVERRIDES = frozenset(
 _SLOTS = frozenset({"-np", "--parallel"})
 _MIB = 1 << 20
 
+AS_PLACED = WeightUse()
+"""Nothing to say about the placement of the weights."""
 
-def settings_notes(estimate: Estimate) -> tuple[str, ...]:
-    """What these settings cost, and what llama-server would do with them that the numbers do not show."""
+
+def settings_notes(estimate: Estimate, use: WeightUse = AS_PLACED) -> tuple[str, ...]:
+    """What these settings cost, and what llama-server would do with them that the numbers do not show.
+
+    ``use``: what the placement of the weights came to.
+    """
     if estimate.refused:
         return ()
-    notes = [_slots(estimate), _pipeline(estimate), _offload(estimate), _disabled(estimate), _without(estimate)]
+    notes = [*use.idle, _slots(estimate), _pipeline(estimate), _offload(estimate) if use.copied else ""]
+    notes += [_disabled(estimate), _without(estimate)]
     notes += [_split(estimate), _fit(estimate), _mapped(estimate), _host(estimate), _unified(estimate)]
     return tuple(note for note in notes if note)
 
@@ -68,9 +76,8 @@ def _pipeline(estimate: Estimate) -> str:
 
 
 def _offload(estimate: Estimate) -> str:
-    """Expert weights on the host are copied to a GPU, batch by batch, through its compute buffer."""
-    flags = estimate.flags
-    if not (flags.op_offload and estimate.devices and any(buffer == "CPU" for _, buffer in flags.overrides)):
+    """Weights on the host are copied to a GPU, batch by batch, through its compute buffer."""
+    if not estimate.devices:
         return ""
     most = max(estimate.devices, key=_compute)
     others = sorted(device.compute for device in estimate.devices if device is not most)

@@ -3,13 +3,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memplan.backends.devices import Rig
-from memplan.notes import settings_notes
+from memplan.llama.override_use import WeightUse
+from memplan.notes import AS_PLACED, settings_notes
 from memplan.result import Estimate
 from tests.estimates import REFUSAL, RIG, TOO_MUCH, made_up
 
+COPIED = WeightUse(copied=True)
 
-def noted(estimate: Estimate) -> str:
-    return "\n".join(settings_notes(estimate))
+
+def noted(estimate: Estimate, use: WeightUse = AS_PLACED) -> str:
+    return "\n".join(settings_notes(estimate, use))
 
 
 def test_one_slot_that_fits_needs_no_note() -> None:
@@ -30,12 +33,16 @@ def test_pipeline_parallelism_and_disabled_ops() -> None:
     assert "Lightning Indexer" in noted(replace(made_up(), disabled=("Lightning Indexer",)))
 
 
-def test_experts_on_the_host() -> None:
-    text = noted(made_up("-np 1 -cmoe"))
+def test_weights_on_the_host() -> None:
+    text = noted(made_up("-np 1"), COPIED)
     assert "CUDA0's compute buffer takes 2,184 MiB where its neighbours take 1,195 MiB" in text
-    assert noted(made_up("-np 1 -cmoe --no-op-offload")) == ""
-    assert "neighbours" not in noted(made_up("-np 1 -cmoe", rig=Rig(RIG.gpus[:1])))
-    assert noted(made_up("-np 1 -cmoe", rig=Rig(()))) == ""
+    assert noted(made_up("-np 1 -cmoe")) == ""
+    assert "neighbours" not in noted(made_up("-np 1", rig=Rig(RIG.gpus[:1])), COPIED)
+
+
+def test_overrides_that_move_nothing() -> None:
+    idle = WeightUse(idle=("-ot 'x=CPU' matches no tensor of this model",))
+    assert noted(made_up("-np 1"), idle) == "-ot 'x=CPU' matches no tensor of this model"
 
 
 def test_ops_that_gpus_lack() -> None:
