@@ -98,7 +98,7 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
     devices = placement.devices
     if not devices:
         return None
-    by_name = {d.name: i for i, d in enumerate(devices)}
+    by_name = {d.buft.name: i for i, d in enumerate(devices)}
     numbers = {d: i for i, d in enumerate(machine.gpus)}
     rules = tuple(pattern for pattern, _ in flags.overrides)
     tensors = model.tensors.tensors

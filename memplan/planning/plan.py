@@ -220,6 +220,9 @@ def _notes(search: Search, ledger: Ledger, found: Candidate, shares: Sequence[Sh
             )
     if layout.one_copy and not (layout.host or layout.moved):
         yield "the override changes no place: it turns pipeline parallelism off, whose copies would not fit"
+    for share, device in zip(shares, ledger.devices, strict=False):  # the last share is the host's
+        if estimate.devices[device].model < share.expert_bytes:
+            yield f"experts that are too large for {share.device} stay on the host, though counted as its own here"
     idle = [name for name, d in zip(ledger.names, ledger.devices, strict=True) if not estimate.devices[d].used]
     if idle:
         yield f"{', '.join(idle)} {'hold' if len(idle) > 1 else 'holds'} nothing"

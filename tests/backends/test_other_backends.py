@@ -197,6 +197,14 @@ def test_a_plan_over_machines_copies_experts_through_a_local_gpu_alone() -> None
     assert any("copied through CUDA0" in note for note in plan.notes)
 
 
+def test_a_plan_says_when_experts_are_too_large_for_a_device() -> None:
+    rig = parse_gpus(["rpc:h:1:90000", "Strix Halo"])
+    model = builtin_header("deepseek-v4-pro:mxfp4")
+    plan = make_plan(Setting(model, ("-c", "8192", "-np", "1"), rig, (1024 * MIB,) * 2, find_bandwidths(rig.gpus)))
+    assert isinstance(plan, Plan)
+    assert any("too large for Vulkan0 stay on the host" in note for note in plan.notes)
+
+
 def test_what_is_found_on_a_machine_keeps_its_backend() -> None:
     card = Found("NVIDIA GeForce RTX 3090", 24268 * MIB, 23868 * MIB, "CUDA", (8, 6))
     twice = detected([card, replace(card, backend="Vulkan", capability=None)], "llama-server", (None, None), [])
