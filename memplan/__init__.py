@@ -6,11 +6,12 @@ they are first asked for, so importing memplan costs next to nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # typing's, without the time that importing it takes
 if TYPE_CHECKING:
+    from typing import Any
+
     from memplan.backends.devices import Gpu, Rig
     from memplan.errors import (
         BadHyperParameter,

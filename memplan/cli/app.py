@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -19,6 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -29,13 +33,18 @@ class UsageError(MemplanError):
 def run_app(args: list[str]) -> int:
     """Run a command by typer; the exit status. Raises UsageError, in one line, where typer would print a box."""
     command = typer.main.get_command(app)
+    out = io.StringIO()  # typer has its own ways with a stdout that fails
     try:
-        status = command.main(args or ["--help"], prog_name="memplan", standalone_mode=False)
+        with redirect_stdout(out):
+            status = command.main(args or ["--help"], prog_name="memplan", standalone_mode=False)
+    except typer.Abort:  # what click makes of Ctrl-C
+        raise KeyboardInterrupt from None
     except Exception as error:
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise
         raise UsageError(f"{describe().rstrip('.?')}; see memplan --help") from None
+    sys.stdout.write(out.getvalue())
     return status if isinstance(status, int) else 0
 
 

@@ -41,6 +41,7 @@ _PEAK = {
 """Peak bandwidth of the known cards, GB/s, from their makers' data sheets; of two versions the slower."""
 
 _UNKNOWN_GPU = 500.0
+_SLOWEST, _FASTEST = 0.01, 1e6
 _MEMORY = re.compile(r"(?:([0-9]{1,2})\s*[x*]\s*)?(?:LP)?DDR([345])X?-([0-9]{3,5})", re.IGNORECASE)
 
 
@@ -97,18 +98,22 @@ def card_bandwidth(description: str) -> float | None:
 
 def host_bandwidth(text: str) -> float:
     """GB/s of ``96``, ``2xDDR5-5600`` or ``8xDDR4-3200`` (channels, 8 bytes each). Raises FlagError."""
+    wanted = "GB/s, or channels and kind as in 8xDDR4-3200"
     kind = _MEMORY.fullmatch(text.strip())
     if kind:
-        return int(kind[1] or 2) * int(kind[3]) * 8 / 1000
-    return bandwidth("--host-bandwidth", text, "GB/s, or channels and kind as in 8xDDR4-3200")
+        value = int(kind[1] or 2) * int(kind[3]) * 8 / 1000
+        if not _SLOWEST <= value < _FASTEST:
+            raise FlagError(f"--host-bandwidth {shown(text)}: is {value:g} GB/s; must be {wanted}")
+        return value
+    return bandwidth("--host-bandwidth", text, wanted)
 
 
 def bandwidth(flag: str, text: str, wanted: str = "GB/s") -> float:
-    """A positive number of GB/s. Raises FlagError."""
+    """A number of GB/s that time can be divided by. Raises FlagError."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1e6:
+    if not _SLOWEST <= value < _FASTEST:
         raise FlagError(f"{flag} {shown(text)}: must be {wanted}")
     return value

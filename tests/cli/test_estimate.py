@@ -111,11 +111,9 @@ def test_the_helps_defaults_are_the_flags(capsys: pytest.CaptureFixture[str]) ->
 def test_what_ends_a_command(
     engine: Engine,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     error: BaseException,
     status: int,
 ) -> None:
-    monkeypatch.setattr("memplan.cli._drop_stdout", lambda: None)
     engine.error = error
     assert main(["estimate", "deepseek-v4-flash", "--no-gpu"]) == status
     out, err = capsys.readouterr()

@@ -36,3 +36,11 @@ def test_what_is_not_given_is_looked_up_or_assumed_and_said() -> None:
     assert given.gpu_ms(0, 700e6 * GPU_SHARE) == pytest.approx(1.0)
     with pytest.raises(FlagError, match="3 values for 2 GPUs"):
         find_bandwidths(gpus, [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "text", ["0xDDR5-5600", "2xDDR5-000", "DDR4-00000", "0", "-1", "nan", "inf", "1e-320", "1e99", ""]
+)
+def test_a_bandwidth_that_no_time_can_be_had_from(text: str) -> None:
+    with pytest.raises(FlagError, match=r"--host-bandwidth .*must be GB/s, or channels and kind"):
+        host_bandwidth(text)

@@ -1,0 +1,55 @@
+"""From a command line to a command, and from what it raises to one line and an exit status.
+
+Commands in ``commands.DIRECT`` go past typer, whose import would double the time of ``estimate`` and whose parser would
+read llama-server's ``-ctk`` as ``-c tk``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from memplan.cli import BAD_INPUT, BROKEN_PIPE
+from memplan.cli.streams import ReaderGone, guarded
+from memplan.errors import MemplanError
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Run the command of ``argv``; its exit status. Lets KeyboardInterrupt through."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    with guarded() as stdout:
+        try:
+            status = _dispatch(args)
+            stdout.flush()
+            return status
+        except MemplanError as error:
+            return _fail(str(error))
+        except (ReaderGone, BrokenPipeError):
+            stdout.drop()
+            return BROKEN_PIPE
+        except Exception as error:
+            if os.environ.get("MEMPLAN_DEBUG"):
+                raise
+            fault = f"{type(error).__name__}: {error}"
+            return _fail(f"a fault in memplan itself: {fault}; please report it with what MEMPLAN_DEBUG=1 prints")
+
+
+def _dispatch(args: list[str]) -> int:
+    from memplan.cli.commands import DIRECT
+
+    if args and args[0] == "help":
+        args = [*args[1:], "--help"]
+    if args and args[0] in DIRECT:
+        from importlib import import_module
+
+        status: int = import_module(f"memplan.cli.{args[0]}").run(args[1:])
+        return status
+    from memplan.cli.app import run_app
+
+    return run_app(args)
+
+
+def _fail(message: str) -> int:
+    print("memplan: error:", " ".join(message.split()), file=sys.stderr)
+    return BAD_INPUT
