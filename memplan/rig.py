@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Final
 from memplan.backends.cards import CONTEXT_MIB, find_card, suggest
 from memplan.backends.devices import CUDA, METAL, ROCM, RPC, SYCL, VULKAN, Gpu, Rig, in_device_order
 from memplan.errors import RigError, shown
+from memplan.infile import open_input
 
 MAX_GPUS: Final = 16
 """``llama_max_devices()`` and ``GGML_CUDA_MAX_DEVICES``."""
@@ -75,25 +77,27 @@ def load_rig(path: str | Path) -> Rig:
 
     Raises RigError, naming the file and the field, when it cannot be read or is not such a file.
     """
-    path = Path(path)
+    name = shown(os.fspath(path))
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_FILE + 1)
+        with open_input(path) as file:
+            data = b""
+            while len(data) <= _MAX_FILE and (more := file.read(_MAX_FILE)):  # a pipe gives it in parts
+                data += more
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise RigError(f"rig file {shown(str(path))}: {reason}") from None
+        raise RigError(f"rig file {name}: {reason}") from None
     if len(data) > _MAX_FILE:
-        raise RigError(f"rig file {shown(str(path))}: larger than {_MAX_FILE} bytes, this is no rig file")
+        raise RigError(f"rig file {name}: larger than {_MAX_FILE} bytes, this is no rig file")
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise RigError(f"rig file {shown(str(path))}: not UTF-8 text") from None
+        raise RigError(f"rig file {name}: not UTF-8 text") from None
     from memplan.rig_file import parse_rig
 
     try:
-        return parse_rig(text, json=path.suffix.lower() == ".json" or text.lstrip().startswith("{"))
+        return parse_rig(text, json=os.fspath(path).lower().endswith(".json") or text.lstrip().startswith("{"))
     except RigError as error:
-        raise RigError(f"rig file {shown(str(path))}: {error}") from None
+        raise RigError(f"rig file {name}: {error}") from None
 
 
 def make_gpu(

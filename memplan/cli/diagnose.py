@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, Final
+from io import FileIO
+from typing import IO, TYPE_CHECKING, Final
 
 from memplan.cli import terminal
 from memplan.cli.arguments import PROGRAMS, Arguments, parse_arguments
 from memplan.cli.asked import access_of, rig_of
 from memplan.errors import FlagError, LogError, shown
+from memplan.infile import open_input
 from memplan.llama.flags import parse_flags
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
     """Answer ``memplan diagnose`` on stdout; the exit status. Raises MemplanError for bad input."""
     words = [_STDIN if word == "-" else word for word in argv]
     programs = [word for word in words[1:] if re.split(r"[/\\]", word)[-1].removesuffix(".exe") in PROGRAMS]
-    arguments = parse_arguments([word for word in words if word not in programs], (), ("--all",))
+    arguments = parse_arguments([word for word in words if word not in programs], (), ("--all",), what="log")
     if arguments.help:
         sys.stdout.write(HELP)
         return 0
@@ -78,6 +81,8 @@ def run(argv: Sequence[str]) -> int:
 
         header = open_model(flags.model, access_of(arguments, flags.model))
     given = arguments.gpus or arguments.rig is not None or arguments.no_gpu
+    if arguments.host_mib is not None and not given:
+        raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
     rig = rig_of(arguments)[0] if given else None
     asked = Asked(header, arguments.flags, rig, "" if arguments.llama == "latest" else arguments.llama)
     diagnoses = [diagnose(load, asked) for load in chosen(loads, "--all" in arguments.own)]
@@ -98,18 +103,17 @@ def chosen(loads: list[Load], every: bool) -> list[Load]:
 
 
 def _chunks(path: str) -> Iterator[bytes]:
-    if path == _STDIN:
-        yield from _read(sys.stdin.buffer)
-        return
+    if path == _STDIN and sys.stdin is None:
+        raise LogError("stdin is closed: pipe a log in, or give its file")
     try:
-        with open(path, "rb") as file:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == _STDIN else open_input(path) as file:
             yield from _read(file)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise LogError(f"{shown(path)}: {reason}; give the log that llama-server printed") from None
 
 
-def _read(file: BinaryIO) -> Iterator[bytes]:
+def _read(file: IO[bytes] | FileIO) -> Iterator[bytes]:
     while chunk := file.read(_CHUNK):
         yield chunk
 

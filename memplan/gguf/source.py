@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
-from typing import Union
+from typing import TypeVar, Union
 
 from memplan.errors import DuplicateTensor, MissingShard, ShardMismatch, SourceError, shown
 from memplan.gguf.header import Header, TensorInfo, parse_header
 from memplan.gguf.reader import Readable
+from memplan.infile import open_input
 
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Readable]
 """Where a header can come from: a path, the file's first bytes, or a binary file-like object."""
+
+T = TypeVar("T")
 
 _SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
@@ -105,10 +108,14 @@ def shard_paths(path: str, count: int, name: str = "") -> list[str]:
 
 
 def _read_file(path: str, name: str | None) -> Header:
-    name = name or (path if path.isprintable() else repr(path))
+    return read_file(path, name or (path if path.isprintable() else repr(path)), parse_header)
+
+
+def read_file(path: str, name: str, read: Callable[[FileIO, str], T]) -> T:
+    """What ``read`` makes of the file at ``path``, called ``name`` in messages. Raises SourceError, or as ``read``."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            return parse_header(file, name)
+        with open_input(path) as file:
+            return read(file, name)
     except FileNotFoundError:
         raise SourceError(f"{name}: no such file; check the path") from None
     except IsADirectoryError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan.gguf.header import Header, SkippedArray
 from memplan.gguf.raw import RawHeader, assemble, key_entry, read_raw, tensor_entries
-from memplan.gguf.source import merge_shards, read_header, shard_paths
+from memplan.gguf.source import merge_shards, read_file, read_header, shard_paths
 from memplan.models.builtin import builtin_header, is_builtin
 from memplan.models.open import check_name, is_remote
 
@@ -55,13 +55,11 @@ def _raw_headers(model: str, access: Access | None) -> list[RawHeader]:
 
         return read_remote_raw(model, access)
     check_name(model)
+    if not os.path.isfile(model):  # a pipe can be read once, and has no shards beside it
+        return [read_file(model, model, read_raw)]
     header = read_header(model)
-    return [_read_file(path) for path in (shard_paths(model, header.shards) if header.shards > 1 else [model])]
-
-
-def _read_file(path: str | os.PathLike[str]) -> RawHeader:
-    with open(path, "rb", buffering=0) as file:
-        return read_raw(file, os.fspath(path))
+    paths = shard_paths(model, header.shards) if header.shards > 1 else [model]
+    return [read_file(path, path, read_raw) for path in paths]
 
 
 def _encoded(header: Header) -> RawHeader:
