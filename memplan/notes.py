@@ -35,8 +35,8 @@ def path_notes(paths: Paths, release: Release) -> tuple[str, ...]:
     """What was forced with ``--indexer`` and ``--hyper-connections``, and what llama.cpp itself would do."""
     notes = []
     if paths.indexer == "unfused" and release.indexer is not Indexer.UNFUSED:
-        itself = "only where a device lacks the fused op" if release.indexer_probe else "never"
-        notes.append(f"--indexer unfused: built from small ops, as asked; {release.name} itself does so {itself}")
+        itself = "does so only where a device lacks the fused op" if release.indexer_probe else "never does so"
+        notes.append(f"--indexer unfused: built from small ops, as asked; {release.name} itself {itself}")
     if paths.indexer == "fused":
         itself = " where its probe would turn it off" if release.indexer_probe else ""
         notes.append(f"--indexer fused: kept as asked{itself}; a device that lacks the op leaves it to the host")

@@ -1,4 +1,5 @@
-"""llama.cpp's own answers, replayed in process: ``ladder`` and ``random`` are the common road, ``odd`` leads off it.
+"""llama.cpp's own answers, replayed in process: ``ladder`` and ``random`` are the common road, ``odd`` leads off it,
+and ``releases`` is a spread over the older releases and a fork, with what people reported of them.
 
 The odd cases were drawn at random and asked of llama.cpp v0.5.0 and v0.4.0; their made-up models are described where
 they are used. Some taught a rule: copies of K and V that are no longer views of one cache, splits with more than 30
@@ -24,7 +25,6 @@ from memplan.models.builtin import MODELS, RECIPES, builtin_header, deepseek4_he
 from memplan.result import Estimate
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
-RELEASES = ("v0.4.0", "v0.5.0")
 COLUMNS = ("model", "context", "compute")
 
 Case = Mapping[str, Any]
@@ -38,9 +38,8 @@ def key(case: Case) -> tuple[str, str]:
 CASES: list[Case] = sorted(
     (
         case
-        for name in ("ladder", "random", "odd")
+        for name in ("ladder", "random", "odd", "releases")
         for case in map(json.loads, (GOLDEN / f"{name}.jsonl").read_text().splitlines())
-        if case["release"] in RELEASES
     ),
     key=key,
 )

@@ -1,42 +1,104 @@
-"""Figures that people measured on their own machines."""
+"""What people measured on real machines: each report's figures, and what would have helped, told before the load."""
 
 from __future__ import annotations
 
-import pytest
-
-from memplan.backends.devices import Gpu, Rig
-from memplan.estimator import estimate
-from memplan.llama.flags import parse_flags
-from memplan.models.builtin import RECIPES, builtin_header
+from memplan.estimator import ask, estimate
+from memplan.explaining.explain import explain
+from memplan.gguf.header import Header
+from memplan.llama.flags import Flags, parse_flags
+from memplan.models.builtin import builtin_header
+from memplan.rig import parse_gpus
 
 MIB = 1 << 20
-ONE = Rig((Gpu("NVIDIA RTX PRO 6000", 97886 * MIB, 97486 * MIB, (12, 0)),))
-FLASH = "deepseek-v4-flash"
+GIB = 1 << 30
 
 
-def weights(recipe: str, *args: str) -> dict[str, float]:
-    """MiB of weights by buffer type, as llama.cpp prints them."""
-    flags = parse_flags(["-c", "4096", "-np", "1", *args])
-    found = estimate(builtin_header(f"{FLASH}:{recipe}"), flags, ONE)
-    return {name: round(use.model / MIB, 2) for name, use in found.buffers.items() if use.model}
+def header(recipe: str) -> Header:
+    return builtin_header(f"deepseek-v4-flash:{recipe}")
 
 
-def test_r24_every_expert_on_the_host() -> None:
-    found = weights("antirez-q2", "-ngl", "99", "-cmoe")
-    assert found == {"CUDA0": 7383.67, "CUDA_Host": 75314.0}
-    assert int(found["CUDA0"]) == 7383  # the report has whole MiB
+def flags(text: str) -> Flags:
+    return parse_flags(text.split(), "server")
 
 
-@pytest.mark.parametrize(("recipe", "mib"), [("antirez-q2", 82697.65), ("antirez-q4", 157001.65)], ids=["R24", "R26"])
-def test_r24_r26_the_sum_of_all_tensors(recipe: str, mib: float) -> None:
-    tensors = builtin_header(f"{FLASH}:{recipe}").tensors.values()
-    assert round(sum(t.nbytes for t in tensors) / MIB, 2) == mib
+def test_five_gpus_and_experts_on_the_host_in_b9924() -> None:
+    rig = parse_gpus(["2*RTX 3090", "RTX 5060 Ti", "2*RTX 4060 Ti"])
+    asked = flags("-c 131072 -ub 512 -np 1 -fa on -ncmoe 24")
+    found, question = ask(header("mxfp4"), asked, rig, "b9924", ())
+    assert found.nodes == (33689, 33689)
+    assert question.made is not None
+    memory = question.made[1]
+    caches = {
+        cache.name: sum(t.type.row_size(t.ne[0]) * t.ne[1] * t.ne[2] for t in cache.k.values()) / MIB
+        for cache in (memory.raw, memory.csa, memory.hca, memory.lid)
+    }
+    assert caches == {"raw": 32.25, "csa": 672, "hca": 20, "lid": 168}
 
 
-@pytest.mark.parametrize("recipe", sorted(name for name, r in RECIPES.items() if r.embedding in ("f16", "bf16")))
-def test_r25_token_embeddings_of_two_bytes_stay_on_the_host(recipe: str) -> None:
-    assert weights(recipe)["CUDA_Host"] == 1010.0
+def test_a_compute_buffer_of_127_gib_in_b9988() -> None:
+    asked = flags("--kv-unified --ctx-size 512000 --parallel 1 --batch-size 4096 --ubatch-size 2048 --flash-attn on")
+    found = estimate(header("antirez-q2"), asked, parse_gpus(["RTX PRO 6000"]), "9988")
+    assert found.buffers["CUDA0"].compute == 136867676672
+    assert found.disabled == ("Lightning Indexer",)
+    assert not found.fits
+    assert estimate(header("antirez-q2"), asked, parse_gpus(["RTX PRO 6000"]), "10068").fits
 
 
-def test_r30_the_whole_model_on_one_card() -> None:
-    assert weights("antirez-q2") == {"CUDA0": 81687.67, "CUDA_Host": 1010.0}
+def test_lid_kq_is_there_twice_in_build_9865() -> None:
+    asked = flags("-c 131072 -ub 2048 -np 1 -fa on --cpu-moe")
+    said = explain(header("mxfp4"), asked, parse_gpus(["2*RTX 5090"]), "9865")
+    assert not said.estimate.fits
+    assert "build 9865 is not modelled: taken as b9842" in said.estimate.approximate
+    for buffer in said.buffers[:2]:
+        assert buffer.decides is not None and buffer.peak is not None
+        assert (buffer.decides.base, buffer.decides.count) == ("lid_kq", 2)
+        assert buffer.decides.bytes == 32 * GIB
+        assert buffer.bytes > 32606 * MIB
+
+
+TRIED = "-c 262144 -ub 512 -np 4 -kvu -fa auto -ctk q8_0 -ctv q8_0"
+
+
+def test_a_quantised_cache_on_fewer_layers_than_all_aborts_in_b10068() -> None:
+    rig = parse_gpus(["4*RTX 3090"])
+    found = estimate(header("ud-q2"), flags(f"{TRIED} -ngl 30"), rig, "b10068")
+    assert found.refused is not None
+    assert (found.refused.kind, found.refused.how) == ("permuted-quantized-tensor", "abort")
+    assert "nb[0]" in found.refused.said
+
+
+def test_placed_by_hand_the_same_cache_loads_in_b10068() -> None:
+    found = estimate(header("ud-q2"), flags(f"{TRIED} -ts 1,1,1,1 -ncmoe 30"), parse_gpus(["4*RTX 3090"]), "b10068")
+    assert found.refused is None
+
+
+STRADDLED = (
+    "-c 262144 -ub 2048 -fa on -ot"
+    r" blk\.(0|1|2|3|4|5|6|7|8)\.ffn_(up|gate|down)_exps=CUDA0,"
+    r"blk\.(22|23|24|25|26|27|28|29|30)\.ffn_(up|gate|down)_exps=CUDA1,exps=CPU"
+)
+
+
+def test_the_default_slots_of_a_fork_ask_for_389_gib() -> None:
+    rig = parse_gpus(["2*RTX 3090"])
+    found = estimate(header("antirez-q2"), flags(STRADDLED), rig, "lid-cuda")
+    assert found.flags.n_parallel == 4 and found.flags.kv_unified
+    assert found.buffers["CUDA0"].compute == 417662695680
+    assert not found.fits
+    cured = estimate(header("antirez-q2"), flags(f"{STRADDLED} -np 1"), rig, "lid-cuda")
+    assert all(3 * GIB < cured.buffers[gpu].compute < 3.5 * GIB for gpu in ("CUDA0", "CUDA1"))
+    assert cured.fits
+
+
+def test_rope_at_an_offset_leaves_larger_gaps() -> None:
+    asked = flags("-c 64000 -b 4096 -ub 4096 -np 1 -fa on -cmoe --no-op-offload")
+    peaks = []
+    for release in ("b10549", "b10568"):
+        said = explain(header("q3"), asked, parse_gpus(["RTX 3090"]), release)
+        peak = said.buffers[0].peak
+        assert peak is not None
+        peaks.append(peak)
+    before, after = peaks
+    assert (before.bytes, after.bytes) == (2436956160, 2803957760)
+    assert after.bytes - before.bytes == after.lost - before.lost
+    assert sum(t.bytes for t in before.live) == sum(t.bytes for t in after.live)

@@ -22,6 +22,8 @@ Options:
                      approximately; in CC's place Vulkan, Metal or ROCm asks
                      for that. A server's: rpc:HOST:PORT:TOTAL_MIB[:FREE_MIB]
   --rig FILE         the GPUs and the host's memory, in TOML or JSON
+  --host-mib MIB     the host's memory; without it, or a rig file that says it,
+                     the host is not checked
   --no-gpu           no GPU
                      with none of these: this machine's (see memplan devices)
   --llama RELEASE    a release of llama.cpp, by tag (v0.5.0) or build (b10068);
@@ -29,9 +31,10 @@ Options:
   --app server|cli   llama-server (default) or llama-cli
   --without-op OP    GPUs refuse this op, such as LIGHTNING_INDEXER; may be
                      repeated
-  --indexer PATH     the lightning indexer: auto, as the release and the GPUs have
-                     it (default), fused or unfused
-  --hyper-connections PATH   the same for the hyper-connections' ops
+  --indexer PATH     the lightning indexer: fused, unfused, or auto (default),
+                     which is what the release and the GPUs do
+  --hyper-connections PATH
+                     the same for the hyper-connections' ops
   --offline          read no header from the network, only from the cache
   --no-cache         keep no header that was read from the network
   --json             print one JSON object, sizes in bytes

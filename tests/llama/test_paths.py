@@ -1,0 +1,78 @@
+"""Fused ops asked for or ruled out, whatever the release and the devices would do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memplan.backends.devices import Rig
+from memplan.cli import main
+from memplan.errors import FlagError
+from memplan.estimator import estimate
+from memplan.llama.context import Path, Paths
+from memplan.llama.flags import parse_flags
+from memplan.models.builtin import builtin_header
+from memplan.result import Estimate
+from memplan.rig import parse_gpus
+
+FLASH = builtin_header("deepseek-v4-flash")
+RIG = parse_gpus(["RTX PRO 6000"])
+HC = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
+
+
+def asked(
+    release: str, indexer: Path = "auto", hc: Path = "auto", without: tuple[str, ...] = (), rig: Rig = RIG
+) -> Estimate:
+    flags = parse_flags(["-c", "131072", "-ub", "512", "-np", "1", "-fa", "on"], "server")
+    return estimate(FLASH, flags, rig, release, without, paths=Paths(indexer, hc))
+
+
+def test_ruled_out_is_what_a_probe_would_turn_off() -> None:
+    forced = asked("b10068", "unfused", "unfused")
+    probed = asked("b10068", without=("LIGHTNING_INDEXER", *HC))
+    assert forced.nodes == probed.nodes == (33480, 33480)
+    assert forced.buffers == probed.buffers
+    assert (forced.disabled, len(probed.disabled)) == ((), 4)
+
+
+def test_asked_for_is_kept_where_the_probe_would_turn_it_off() -> None:
+    auto, fused = asked("b9988"), asked("b9988", "fused")
+    assert auto.disabled == ("Lightning Indexer",) and fused.disabled == ()
+    assert auto.buffers["CUDA0"].compute - fused.buffers["CUDA0"].compute > 7 << 30
+    # no kernel in that release, so each of the 21 layers with an indexer leaves the GPU and comes back
+    assert fused.splits[0] > 2 * 21
+
+
+def test_hyper_connections_by_themselves() -> None:
+    fused, unfused = asked("v0.5.0"), asked("v0.5.0", hc="unfused")
+    assert fused.nodes == (8349, 8349)
+    assert unfused.nodes[0] > 30000
+    kept = asked("v0.5.0", hc="fused", without=HC)
+    assert kept.nodes == fused.nodes and kept.disabled == () and kept.splits > fused.splits
+
+
+def test_the_unfused_indexer_is_there_for_releases_that_never_take_it() -> None:
+    unfused = asked("v0.5.0", "unfused")
+    assert unfused.buffers["CUDA0"].compute > 8 << 30
+    assert any("v0.5.0 itself never does so" in note for note in unfused.notes)
+
+
+@pytest.mark.parametrize(
+    ("release", "indexer", "hc", "says"),
+    [("b9842", "fused", "auto", "b9842 has no fused indexer"), ("b9988", "auto", "fused", "b9988 has no ops for them")],
+)
+def test_what_a_release_has_not_got_cannot_be_asked_for(release: str, indexer: Path, hc: Path, says: str) -> None:
+    with pytest.raises(FlagError, match=says):
+        asked(release, indexer, hc)
+
+
+@pytest.mark.parametrize("option", ["--indexer", "--hyper-connections"])
+def test_on_the_command_line(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["estimate", "deepseek-v4-flash", "--gpu", "RTX PRO 6000", "-np", "1", "-c", "4096", "--llama", "10068"]
+    assert main([*line, option, "unfused", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert any(note.startswith(f"{option} unfused: ") for note in said["notes"])
+    assert said["graph"]["nodes"][0] > 9448
+    assert main([*line, option, "perhaps"]) == 2
+    assert capsys.readouterr().err == f"memplan: error: {option} 'perhaps': must be auto, fused or unfused\n"

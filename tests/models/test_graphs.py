@@ -1,0 +1,53 @@
+"""Graphs node by node: what memplan builds is what llama.cpp built, for every modelled release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memplan.models.builtin import builtin_header
+from memplan.releases import FORKS, RELEASES
+from scripts import compare_graph
+from scripts.compare_graph import BLOCK, build, differing, digest, golden_nodes, own_nodes
+
+GOLDEN = Path(__file__).parent.parent / "data" / "golden"
+DIGESTS: dict[str, dict[str, Any]] = json.loads((GOLDEN / "graphs.json").read_text())
+WHOLE = GOLDEN / "graphs" / "b10068.jsonl.gz"
+FLAGS = ["-c", "131072", "-b", "2048", "-ub", "512", "-np", "1", "-fa", "on"]
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_every_node_is_llama_cpp_s(name: str) -> None:
+    golden = DIGESTS[name]
+    graph = build(
+        builtin_header("deepseek-v4-flash:antirez-q2"), golden["release"], golden["flags"], golden["without_ops"]
+    )
+    found = digest(own_nodes(graph))
+    assert found["nodes"] == golden["nodes"]
+    wrong = [i for i, (a, b) in enumerate(zip(found["blocks"], golden["blocks"], strict=True)) if a != b]
+    assert not wrong, f"the first node that differs is one of {wrong[0] * BLOCK} to {wrong[0] * BLOCK + BLOCK - 1}"
+
+
+def test_there_is_a_graph_of_every_release() -> None:
+    assert {golden["release"] for golden in DIGESTS.values()} == {r.name for r in (*RELEASES, *FORKS)}
+
+
+def test_a_node_that_differs_is_found() -> None:
+    golden = golden_nodes(WHOLE)
+    assert digest(golden)["blocks"] == DIGESTS["b10068"]["blocks"]
+    changed = [*golden[:700], [*golden[700][:2], "f16", *golden[700][3:]], *golden[701:-1]]
+    assert differing(golden, changed) == [700, len(golden) - 1]
+    blocks = digest(changed)["blocks"]
+    assert [i for i, b in enumerate(blocks) if b != DIGESTS["b10068"]["blocks"][i]] == [2, len(blocks) - 1]
+
+
+@pytest.mark.parametrize(("release", "status", "says"), [("b10068", 0, " 0 differ"), ("b10361", 1, "node 43\n")])
+def test_the_script_says_which_nodes_differ(
+    release: str, status: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["compare_graph.py", str(WHOLE), release, "deepseek-v4-flash:antirez-q2"])
+    assert compare_graph.main() == status
+    assert says in capsys.readouterr().out
