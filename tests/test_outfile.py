@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from memplan.cli import main
 from memplan.errors import OutputError
-from memplan.outfile import write_atomically, write_output
+from memplan.outfile import check_output, write_atomically, write_output
+from tests.gguf import writer
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -52,3 +54,111 @@ def test_what_cannot_be_written(path: str, tmp_path: Path, monkeypatch: pytest.M
         write_output(path, b"x")
     assert str(caught.value).isprintable()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_output(str(tmp_path / "f"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["", "/", "/dev/null", "nul\0", "absent/folder/f", "x" * 300, "f/"])
+def test_what_a_check_refuses(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputError):
+        check_output(path)
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**_: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refused)  # root may write anywhere
+    with pytest.raises(OutputError, match="Permission denied"):
+        check_output(str(tmp_path / "f"))
+
+
+@pytest.mark.parametrize("link", ["", "symlink", "hard link", "folder"])
+def test_an_input_is_never_written_over(link: str, tmp_path: Path) -> None:
+    path = other = tmp_path / "in"
+    path.write_bytes(b"input")
+    if link == "symlink":
+        other = tmp_path / "other"
+        other.symlink_to(path)
+    elif link == "hard link":
+        other = tmp_path / "other"
+        os.link(path, other)
+    elif link:
+        (tmp_path / "folder").symlink_to(tmp_path)
+        other = tmp_path / "folder" / "in"
+    with pytest.raises(OutputError, match="is the file that is read"):
+        write_output(str(other), b"out", inputs=["absent", str(path)])
+    assert path.read_bytes() == b"input"
+
+
+def model(path: Path, data: bytes = b"", size: int = 0) -> bytes:
+    """Write a model: a header, ``data`` after it, and a hole to ``size``."""
+    with path.open("wb") as file:
+        file.write(writer.small() + data)
+        if size:
+            file.truncate(size)
+        file.flush()
+        os.fsync(file.fileno())
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("header", [False, True])
+@pytest.mark.parametrize("data", [b"x", b"\0" * 100_000 + b"x", b"\0" * 40_000_000, b"damaged"])
+def test_a_model_is_never_written_over(header: bool, data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    before = model(path, data)
+    if data == b"damaged":
+        before = before[:100]
+        path.write_bytes(before)
+    with pytest.raises(OutputError, match="a model stands there"):
+        write_output(str(path), b"new", header=header)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(("data", "size"), [(b"", 0), (b"\0" * 32, 0), (b"", 10_000_000)])
+def test_a_header_may_be_written_over_by_another(data: bytes, size: int, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    model(path, data, size)
+    with pytest.raises(OutputError, match="a model stands there"):
+        write_output(str(path), b"rig")
+    write_output(str(path), b"new", header=True)
+    assert path.read_bytes() == b"new"
+
+
+def test_no_command_writes_over_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / f"m-0000{i + 1}-of-00002.gguf" for i in range(2)]
+    for path, data in zip(paths, writer.shards(2), strict=True):
+        path.write_bytes(data + b"weights")
+    picture = tmp_path / "link.png"
+    picture.symlink_to(paths[0])
+    before = [path.read_bytes() for path in paths]
+    lines = [
+        ["header", str(paths[0]), "-o", str(paths[0])],
+        ["header", str(paths[0]), "-o", str(paths[1])],
+        ["header", str(paths[1]), "-o", str(picture)],
+        ["header", "deepseek-v4-flash", "-o", str(paths[0])],
+        ["devices", "-o", str(paths[0])],
+        ["plot", "deepseek-v4-flash", "--gpu", "RTX 3090", "-o", str(picture)],
+        ["explain", "deepseek-v4-flash", "--gpu", "RTX 3090", "--timeline", str(picture)],
+    ]
+    for line in lines:
+        assert main(line) == 2, line
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1
+        assert "file that is read" in err or "a model stands there" in err, line
+        assert [path.read_bytes() for path in paths] == before
+
+
+def test_a_figure_that_cannot_be_written_costs_no_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("memplan.cli.sweep.read_question", None)
+    monkeypatch.setattr("memplan.cli.explain.read_question", None)
+    for name in ("x" * 300 + ".png", "absent/f.png"):
+        for line in (["plot", "m.gguf", "-o"], ["explain", "m.gguf", "--timeline"]):
+            assert main([*line, str(tmp_path / name)]) == 2
+            assert "fault" not in capsys.readouterr().err

@@ -49,8 +49,13 @@ def run(argv: Sequence[str]) -> int:
 
     from memplan.machine.detect import detect
 
-    machine = detect(options.get("--server") or "")
+    server = options.get("--server") or ""
     path = options.get("--output")
+    if path is not None:
+        from memplan.outfile import check_output
+
+        check_output(path, [server])
+    machine = detect(server)
     if path is not None:
         if not machine.rig.gpus and machine.rig.host_total is None:
             raise RigError(f"nothing was found on this machine ({machine.source}): no rig file is written")
@@ -59,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
 
         about = f"from {machine.source}" if machine.rig.gpus else "no GPU found"
         text = write_rig(machine.rig, json=path.lower().endswith(".json"), about=about)
-        write_output(path, text.encode())
+        write_output(path, text.encode(), inputs=[server])
     if "--json" in options:
         import json
 

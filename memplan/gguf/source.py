@@ -111,6 +111,12 @@ def _read_file(path: str, name: str | None) -> Header:
     return read_file(path, name or (path if path.isprintable() else repr(path)), parse_header)
 
 
+def other_shards(path: str) -> list[str]:
+    """The paths that a split model's other shards have by the name of one; none for a name that no shard has."""
+    match = _SHARD_NAME.fullmatch(path)
+    return [p for p in shard_paths(path, int(match[3])) if p != path] if match else []
+
+
 def read_file(path: str, name: str, read: Callable[[FileIO, str], T]) -> T:
     """What ``read`` makes of the file at ``path``, called ``name`` in messages. Raises SourceError, or as ``read``."""
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memplan.gguf.header import Header, SkippedArray
 from memplan.gguf.raw import RawHeader, assemble, key_entry, read_raw, tensor_entries
-from memplan.gguf.source import merge_shards, read_file, read_header, shard_paths
+from memplan.gguf.source import merge_shards, other_shards, read_file, read_header, shard_paths
 from memplan.models.builtin import builtin_header, is_builtin
 from memplan.models.open import check_name, is_remote
 
@@ -45,6 +45,13 @@ def header_file(model: str, access: Access | None = None, *, vocabulary: bool = 
         keys = _without_vocabulary(header, keys)
     data = assemble(header.version, list(keys.values()), tensors, header.alignment)
     return HeaderFile(data, len(data) + end)
+
+
+def model_files(model: str) -> list[str]:
+    """The files that a model is read from, all shards of a split one; none for a built-in model or an address."""
+    if is_builtin(model) or is_remote(model):
+        return []
+    return [model, *other_shards(model)]
 
 
 def _raw_headers(model: str, access: Access | None) -> list[RawHeader]:

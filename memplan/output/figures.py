@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from memplan.errors import FlagError, OutputError, shown
-from memplan.outfile import write_output
+from memplan.outfile import check_output, write_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,6 +76,7 @@ def check_figure_path(path: str) -> None:
         raise OutputError(f"{shown(path)}: is a folder")
     if not os.path.isdir(folder):
         raise OutputError(f"{shown(path)}: there is no folder {shown(folder)}")
+    check_output(path)
     if importlib.util.find_spec("matplotlib") is None:
         raise OutputError("drawing needs matplotlib: pip install 'memplan[plot]', or draw in the terminal: --terminal")
 
