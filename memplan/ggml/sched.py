@@ -64,7 +64,6 @@ class Sched:
         self.op_offload = op_offload
         self.split_inputs = split_inputs
         self.room: dict[int, int] = {}  # of splits that had to have room for more, by number
-        self.crowded = False  # whether a split was ever full
         self.not_by_weights = ("ROPE",) if sinks_place_attention else ("ROPE", "FLASH_ATTN_EXT")
         self.splits: list[Split] = []
         self._copies: dict[tuple[int, int], list[Tensor]] = {}
@@ -229,16 +228,10 @@ class Sched:
                     t.src[j] = self._copy(s, split)
         split.end = len(nodes)
 
-    def forget_room(self) -> None:
-        """Start anew: no split has been full."""
-        self.room = {}
-        self.crowded = False
-
     def is_full(self, split: int, n_inputs: int) -> bool:
         """Whether a split, by its number, takes no more inputs, so that a node that needs one starts the next."""
         if self.split_inputs is SplitInputs.ANY or n_inputs < MAX_SPLIT_INPUTS:
             return False
-        self.crowded = True
         return n_inputs >= self.room.get(split, MAX_SPLIT_INPUTS)
 
     def make_room(self, split: int, n_inputs: int) -> None:

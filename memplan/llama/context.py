@@ -260,7 +260,7 @@ class Context:
                 found = self._reserve(generation, prompt, every_probe)
             except (SchedAbortError, GGMLAssertError):
                 continue
-            if every_probe or not self.sched.crowded:
+            if every_probe or not self.sched.room:
                 return found
         self.fused = started
         return self._reserve(*plain, every_probe=True)
@@ -268,7 +268,7 @@ class Context:
     def _reserve(self, generation: _Generation, prompt: Callable[[Batch], _Prompt], every_probe: bool) -> Reservation:
         """``every_probe``: split a graph for each probe, as llama.cpp does; without it, like graphs are split once.
 
-        That makes a difference only where a split is full: it may keep the room that an earlier graph made in it.
+        That makes a difference only where a split had to make room: it keeps it for the graphs that follow.
         """
         p = self.params
         n_seqs = p.n_seq_max
@@ -276,7 +276,7 @@ class Context:
         disabled: list[str] = []
         counted: tuple[int, int] | None = None
         misplaced: set[str] = set()
-        self.sched.forget_room()
+        self.sched.room.clear()
         for probe in self.probes:
             if probe.n_tokens > 1:
                 if every_probe:
