@@ -210,6 +210,7 @@ class Question:
         refusal = checks.check_load(hp) or model.tensors.refusal
         if refusal is not None:
             return self._refusal(refusal)
+        checks.check_modelled(flags, self.release, len(self.machine.gpus))
         placement = place(model.tensors.tensors, hp.n_layer_all, flags, self.machine)
         if isinstance(placement, Refusal):
             return self._refusal(placement)

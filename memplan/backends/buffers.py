@@ -1,7 +1,7 @@
 """Buffer types: alignment, and the bytes each sets aside for a tensor.
 
 Follows ggml/src/ggml-backend.cpp (CPU), ggml/src/ggml-cuda/ggml-cuda.cu (CUDA, CUDA_Host) and
-ggml/src/ggml-cpu/repack.cpp (CPU_REPACK), read in v0.4.0 and v0.5.0. None of them limits the size of a single buffer.
+ggml/src/ggml-cpu/repack.cpp (CPU_REPACK), read from b9842 to v0.5.0. None of them limits the size of a single buffer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The CUDA backend: supported ops, offloaded ops, lifetimes stretched by fusions.
 
 Follows ggml/src/ggml-cuda/ggml-cuda.cu (``ggml_backend_cuda_device_supports_op``, ``..._supports_buft``,
-``..._offload_op``), read in v0.4.0 and v0.5.0, as NVIDIA's toolkit 11.7 or newer compiles it (with CUB). No device
+``..._offload_op``), read from b9842 to v0.5.0, as NVIDIA's toolkit 11.7 or newer compiles it (with CUB). No device
 counts as integrated: these releases do not either. Ops of other models' training or convolutions are left out.
 
 A new op is one more method, or one more name in ``_ALWAYS``.

@@ -1,7 +1,7 @@
 """CUDA's flash attention: which kernel serves an op, and the bytes that kernel needs behind its result.
 
 Follows ggml/src/ggml-cuda/fattn.cu (``ggml_cuda_get_best_fattn_kernel``, ``ggml_cuda_flash_attn_ext_get_alloc_size``)
-and fattn-common.cuh (``ggml_cuda_flash_attn_ext_get_f16_extra_data``), read in v0.4.0 and v0.5.0.
+and fattn-common.cuh (``ggml_cuda_flash_attn_ext_get_f16_extra_data``), read from b9842 to v0.5.0.
 
 A library compiled without a device's own architecture can choose another kernel, but never refuse an op that it would
 take, and for heads over 256 (DeepSeek-V4 has 512) the bytes are the same with each. So the device alone counts here.

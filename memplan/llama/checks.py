@@ -1,13 +1,14 @@
 """What llama.cpp refuses once the model is known and before anything is reserved, and what it settles by itself.
 
 Follows src/llama-context.cpp (``llama_init_from_model``, ``llama_context::llama_context``, ``output_reserve``), v0.5.0;
-v0.4.0 does the same.
+releases from b9842 on do the same but for what their switches say.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from memplan.errors import FlagError
 from memplan.gguf.types import BY_NAME
 from memplan.llama.context import ContextParams
 from memplan.llama.hparams import CSA_RATIO
@@ -25,6 +26,12 @@ MAX_SEQ = 256
 
 _NEEDS_FLASH_ATTN = ("V cache quantization requires flash_attn", "quantized V cache requires flash_attn")
 """llama.cpp's words, before and since it also compares K and V types."""
+
+
+def check_modelled(flags: Flags, release: Release, gpus: int) -> None:
+    """Raises FlagError for what the release can do and memplan does not follow."""
+    if flags.split_mode == "row" and release.cuda_splits_rows and gpus:
+        raise FlagError(f"-sm row: {release.name}'s buffers that spread over devices are not modelled; give -sm layer")
 
 
 def check_context(hp: HParams, flags: Flags, release: Release = LATEST) -> Refusal | None:

@@ -2,7 +2,8 @@
 
 Follows src/llama-kv-cache-dsv4.cpp (``llama_kv_cache_dsv4``, ``llama_dsv4_comp_state``), src/llama-kv-cache-iswa.cpp
 and src/llama-kv-cache.cpp (constructors, ``memory_breakdown``) and src/llama-model.cpp (``create_memory``), v0.5.0;
-v0.4.0 does the same. Only keys are kept. Every sequence has a stream of its own, unified or not.
+releases from b9842 on do the same but for snapshots. Only keys are kept. Every sequence has a stream of its own,
+unified or not.
 """
 
 from __future__ import annotations

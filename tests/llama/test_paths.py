@@ -67,6 +67,14 @@ def test_what_a_release_has_not_got_cannot_be_asked_for(release: str, indexer: P
         asked(release, indexer, hc)
 
 
+def test_split_buffers_are_not_followed_in_the_release_that_has_them() -> None:
+    flags = parse_flags(["-sm", "row", "-np", "1"], "server")
+    with pytest.raises(FlagError, match="-sm row: b9842's buffers"):
+        estimate(FLASH, flags, RIG, "b9842")
+    refused = estimate(FLASH, flags, RIG, "b9924").refused
+    assert refused is not None and "does not support split buffers" in refused.said
+
+
 @pytest.mark.parametrize("option", ["--indexer", "--hyper-connections"])
 def test_on_the_command_line(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["estimate", "deepseek-v4-flash", "--gpu", "RTX PRO 6000", "-np", "1", "-c", "4096", "--llama", "10068"]
