@@ -34,8 +34,7 @@ def parse_gpu_spec(spec: str) -> tuple[Gpu, ...]:
     capability there may be ``Vulkan`` or ``Metal``; a name such as ``RX 7900 XTX`` or ``M2 Ultra`` says as much.
     ``rpc:HOST:PORT:TOTAL_MIB[:FREE_MIB[:CC]]`` is a server's device. Raises RigError.
     """
-    counted = re.fullmatch(r"\s*([0-9]{1,9})\s*[*x]\s*(.*)", spec, re.DOTALL)
-    count, rest = (int(counted[1]), counted[2]) if counted else (1, spec)
+    count, rest = _counted(spec)
     name, *figures = (part.strip() for part in rest.split(":"))
     endpoint = ""
     if name.lower() == "rpc":
@@ -56,11 +55,28 @@ def parse_gpu_spec(spec: str) -> tuple[Gpu, ...]:
         gpu = make_gpu(name, _mib("total", total), _mib("free", free), cc, backend)
         return (gpu,) * check_count(count)
     except RigError as error:
-        raise RigError(f"--gpu {shown(spec)}: {error}") from None
+        several = [part.strip() for part in re.split(r"[+,;&]", spec)]
+        apart = " ".join(f"--gpu {shown(part, 30)}" for part in several[:4])
+        why = f"repeat --gpu for each kind: {apart}" if len(several) > 1 and all(several) else str(error)
+        raise RigError(f"--gpu {shown(spec)}: {why}") from None
+
+
+def _counted(spec: str) -> tuple[int, str]:
+    """How many GPUs of which kind. Raises RigError for a count that is none."""
+    counted = re.fullmatch(r"\s*([0-9]{1,9})\s*[*\xd7xX]\s*(.*)", spec, re.DOTALL | re.ASCII)
+    if counted:
+        return int(counted[1]), counted[2]
+    wrong = re.match(r"([^:*\xd7]*)[*\xd7]|\s*([-+.0-9]+)\s*[xX]\s", spec)
+    if wrong:
+        count = (wrong[1] or wrong[2] or "").strip()
+        raise RigError(f"--gpu {shown(spec)}: the count {shown(count, 20)} must be a whole number from 1 to {MAX_GPUS}")
+    return 1, spec
 
 
 def parse_gpus(specs: Iterable[str]) -> Rig:
     """The rig of several ``--gpu`` specs, in device order: servers' devices come first. Raises RigError."""
+    if isinstance(specs, str):
+        raise RigError(f"{shown(specs)}: give a list of specs, as in [{shown(specs)}]")
     gpus = check_gpus([gpu for spec in specs for gpu in parse_gpu_spec(spec)])
     return Rig(gpus, unified=share_host(gpus))
 

@@ -149,6 +149,7 @@ def suggest(name: str) -> list[str]:
     """Names of up to three cards that ``name`` may have been meant for, the nearest first."""
     from difflib import get_close_matches
 
-    index = _index()
-    near = get_close_matches(_key(name), index, n=12, cutoff=0.6)
+    index, wanted = _index(), _key(name)
+    letters = wanted[:1].isalpha()  # a number alone is near to too much
+    near = get_close_matches(wanted, [key for key in index if key[:1].isalpha() == letters], n=12, cutoff=0.6)
     return list(dict.fromkeys(index[key].name for key in near))[:3]

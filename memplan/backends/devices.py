@@ -41,7 +41,7 @@ class Gpu:
     def __post_init__(self) -> None:
         if self.total <= 0 or not 0 <= self.free <= self.total:
             raise RigError(
-                f"GPU {shown(self.description)}: {self.free} of {self.total} bytes free; "
+                f"GPU {shown(self.description)}: {_memory(self.free, self.total)} free; "
                 "total must be positive and free no more than it"
             )
         if self.backend not in BACKENDS:
@@ -79,6 +79,14 @@ class Rig:
     def buffer_names(self) -> tuple[str, ...]:
         """The name of each GPU's own buffer type: that of the GPU, or ``RPC0[HOST:PORT]``."""
         return buffer_names(self.gpus)
+
+
+def _memory(free: int, total: int) -> str:
+    """How much of how much, in MiB where both were given so."""
+    mib = 1 << 20
+    if free % mib or total % mib:
+        return f"{free} of {total} bytes"
+    return f"{free // mib:,} of {total // mib:,} MiB"
 
 
 def device_names(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:

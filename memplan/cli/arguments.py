@@ -11,13 +11,16 @@ from typing import Final
 from memplan.errors import FlagError, shown
 from memplan.llama.flags import arity, unknown_flag
 
-VALUES: Final = ("--gpu", "--rig", "--llama", "--app", "--without-op")
+VALUES: Final = ("--gpu", "--rig", "--host-mib", "--llama", "--app", "--without-op")
 """memplan's options that take a value."""
 
 SWITCHES: Final = ("--no-gpu", "--json", "--check", "--no-cache")
 """memplan's options that stand alone."""
 
 HELP: Final = ("-h", "--help", "--usage")
+
+OUTPUT: Final = ("-o", "--output", "--output-file")
+"""A flag of llama.cpp's tools, which nobody means who gives it to a command that writes to stdout."""
 
 PROGRAMS: Final = {"llama-server": "server", "llama-cli": "cli", "llama-completion": "cli"}
 """Programs whose name may stand before the flags, as it does in a pasted command line; and which app they are."""
@@ -35,6 +38,7 @@ class Arguments:
     """llama-server's flags with their values, in order."""
     gpus: tuple[str, ...]
     rig: str | None
+    host_mib: str | None
     no_gpu: bool
     llama: str
     app: str
@@ -53,12 +57,17 @@ class Arguments:
 
 
 def parse_arguments(
-    argv: Sequence[str], values: Sequence[str] = (), switches: Sequence[str] = (), most_models: int = 1
+    argv: Sequence[str],
+    values: Sequence[str] = (),
+    switches: Sequence[str] = (),
+    most_models: int = 1,
+    what: str = "model",
 ) -> Arguments:
     """Sort ``argv`` into memplan's own options, llama-server's flags with their values, and the model.
 
     ``values``, ``switches``: options of this command alone, with a value and without; they come before llama-server's
-    flags of the same name. Raises FlagError for a flag that neither knows, a missing value, or too many models.
+    flags of the same name.  ``what``: what MODEL is. Raises FlagError for a flag that neither knows, a missing value,
+    or too many models.
     """
     all_values, all_switches = (*VALUES, *values), (*SWITCHES, *switches)
     words = list(argv)
@@ -79,7 +88,9 @@ def parse_arguments(
                 continue
         if word in HELP:
             given.setdefault("--help", [])
-        elif name in all_switches and not equals:
+        elif name in all_switches or name in HELP:
+            if equals:
+                raise FlagError(f"{shown(word)}: {name} takes no value, give it alone")
             given.setdefault(name, [])
         elif name in all_values:
             if not equals:
@@ -87,13 +98,16 @@ def parse_arguments(
                     raise FlagError(f"{name} needs a value after it")
                 value = words.pop(0)
             given.setdefault(name, []).append(value)
+        elif name in OUTPUT:
+            file = _redirected(equals, value, words)
+            raise FlagError(f"{name}: this command writes to stdout; redirect it: > {file}")
         elif (count := arity(word)) is not None:
             if word == "--offline":
                 given["--offline"] = []
             flags += [word, *words[:count]]
             del words[:count]
         elif word.startswith("-") and len(word) > 1:
-            raise unknown_flag(word, (*all_values, *all_switches))
+            raise _unknown(word, (*all_values, *all_switches))
         elif not models and not program and _program(word):
             program = _program(word)
         elif not word:
@@ -102,7 +116,7 @@ def parse_arguments(
             models.append(word)
     if len(models) > most_models:
         raise FlagError(
-            f"more than {'one model' if most_models == 1 else f'{most_models} models'}:"
+            f"more than {f'one {what}' if most_models == 1 else f'{most_models} {what}s'}:"
             f" {' and '.join(map(shown, models[: most_models + 1]))}; or is a flag missing?"
         )
     return Arguments(
@@ -110,6 +124,7 @@ def parse_arguments(
         flags=tuple(flags),
         gpus=tuple(given.get("--gpu", ())),
         rig=given.get("--rig", [None])[-1],
+        host_mib=given.get("--host-mib", [None])[-1],
         no_gpu="--no-gpu" in given,
         llama=given.get("--llama", ["latest"])[-1],
         app=given.get("--app", [PROGRAMS.get(program, "server")])[-1],
@@ -122,6 +137,23 @@ def parse_arguments(
         own={name: tuple(texts) for name, texts in given.items() if name in values or name in switches},
         more_models=tuple(models[1:]),
     )
+
+
+def _redirected(equals: str, value: str, words: Sequence[str]) -> str:
+    """Where to, as a shell would be told; FILE when nothing was said."""
+    name = value if equals else next((word for word in words[:1] if not word.startswith("-")), "")
+    return shlex.quote(name if len(name) <= 80 and name.isprintable() else "FILE") if name else "FILE"
+
+
+def _unknown(word: str, known: Sequence[str]) -> FlagError:
+    """The error for a flag that is nobody's here; it may be an option of another command."""
+    from memplan.cli.completion import words
+
+    name = word.partition("=")[0].replace("_", "-")
+    others = [command for command, options in words().items() if name in options]
+    if name.startswith("--") and arity(name) is None and others:
+        return FlagError(f"{name} is an option of memplan {', '.join(others)}, not of this command")
+    return unknown_flag(word, known)
 
 
 def _program(word: str) -> str:

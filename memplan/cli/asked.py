@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memplan.backends.devices import Rig
 from memplan.cli.arguments import Arguments
 from memplan.errors import RigError
+from memplan.llama.flag_values import whole
 from memplan.result import Estimate
 
 if TYPE_CHECKING:
@@ -21,8 +22,21 @@ if TYPE_CHECKING:
 def rig_of(arguments: Arguments) -> tuple[Rig, Detected | None]:
     """The rig of ``--gpu``, ``--rig`` or ``--no-gpu``; with none of them this machine's, and how it was found.
 
-    Raises RigError.
+    With ``--host-mib`` its host has so much memory. Raises RigError, FlagError.
     """
+    host = host_of(arguments)
+    rig, machine = _named(arguments)
+    return (rig if host is None else replace(rig, host_total=host)), machine
+
+
+def host_of(arguments: Arguments) -> int | None:
+    """The host's memory that ``--host-mib`` gives, bytes. Raises FlagError."""
+    if arguments.host_mib is None:
+        return None
+    return whole("--host-mib", arguments.host_mib, 1, 1 << 30) << 20
+
+
+def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
     from memplan.rig import load_rig, parse_gpus
 
     ways = [name for name, used in (

@@ -33,8 +33,9 @@ and
   --json                print one JSON object, sizes in bytes
   -h, --help            print this
 
-  --gpu, --rig, --no-gpu, --without-op and llama-server's flags are those of
-  memplan estimate, as is all of the above given once; they hold for both sides.
+  --gpu, --rig, --no-gpu, --host-mib, --without-op and llama-server's flags are
+  those of memplan estimate, as is all of the above given once; they hold for
+  both sides.
 
 Examples:
   memplan compare flash.gguf --gpu "RTX 4090" -cmoe --llama b10549 --llama b10568
@@ -134,6 +135,8 @@ def _with(arguments: Arguments, text: str) -> Arguments:
         found = replace(found, model=model)
     if extra.gpus or extra.rig is not None or extra.no_gpu:
         found = replace(found, gpus=extra.gpus, rig=extra.rig, no_gpu=extra.no_gpu)
+    if extra.host_mib is not None:
+        found = replace(found, host_mib=extra.host_mib)
     if extra.without_ops:
         found = replace(found, without_ops=extra.without_ops)
     for option, texts in extra.own.items():

@@ -37,8 +37,8 @@ Options:
   --json               print one JSON object, sizes in bytes
   -h, --help           print this
 
-  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
-  are those of memplan estimate.
+  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op and
+  llama-server's flags are those of memplan estimate.
 
 Examples:
   memplan explain deepseek-v4-flash --gpu "RTX PRO 6000" -c 8192 -np 1

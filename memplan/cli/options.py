@@ -60,7 +60,9 @@ def read_options(
                     raise FlagError(f"{spelled} needs a value after it")
                 value = words.pop(0)
             found[option] = value
-        elif option and not equals:
+        elif option:
+            if equals:
+                raise FlagError(f"{shown(word)}: {spelled} takes no value, give it alone")
             found[option] = ""
         elif word.startswith("-") and len(word) > 1:
             raise FlagError(_unknown(word, command, sorted({*spellings, *HELP})))

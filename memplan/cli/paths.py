@@ -24,8 +24,8 @@ Options:
   --json             print one JSON object, sizes in bytes
   -h, --help         print this
 
-  --gpu, --rig, --no-gpu, --llama, --app, --without-op, --hyper-connections and
-  llama-server's flags are those of memplan estimate.
+  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op,
+  --hyper-connections and llama-server's flags are those of memplan estimate.
 
 Examples:
   memplan paths deepseek-v4-flash --gpu "2*RTX 3090" -cmoe -c 131072 -np 1

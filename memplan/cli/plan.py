@@ -38,7 +38,8 @@ Options:
   --host-bandwidth GB/S|KIND   as in 96 or 8xDDR4-3200; 2xDDR5-5600 by default
   -h, --help             print this
 
-  --gpu, --rig, --llama, --app, --without-op are those of memplan estimate.
+  --gpu, --rig, --host-mib, --llama, --app, --without-op are those of memplan
+  estimate.
 
 Examples:
   memplan plan deepseek-v4-flash --gpu "2*RTX 3090" -c 131072 -np 1

@@ -36,8 +36,9 @@ Options:
   --dark              on a dark ground
   -h, --help          print this
 
-  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
-  are those of memplan estimate; a flag that is varied is replaced.
+  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op and
+  llama-server's flags are those of memplan estimate; a flag that is varied is
+  replaced.
 
 Examples:
   memplan plot deepseek-v4-flash --gpu "RTX PRO 6000" -np 1 --terminal

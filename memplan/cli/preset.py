@@ -28,7 +28,7 @@ Options of --fit:
   --json                one JSON object
   -h, --help            print this
 
-  --gpu, --rig, --llama, --app are those of memplan estimate.
+  --gpu, --rig, --host-mib, --llama, --app are those of memplan estimate.
 
 Examples:
   memplan preset show 2x-rtx-3090

@@ -28,9 +28,9 @@ Options:
                      not fit on the path that llama.cpp takes
   -h, --help         print this
 
-  --gpu, --rig, --no-gpu, --llama, --app, --without-op, --hyper-connections and
-  llama-server's flags are those of memplan estimate; --indexer says which path's
-  default the last line and --check are about.
+  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op,
+  --hyper-connections and llama-server's flags are those of memplan estimate;
+  --indexer says which path's default the last line and --check are about.
 
 Examples:
   memplan slots deepseek-v4-flash --gpu "2*RTX 3090" -cmoe -c 65536

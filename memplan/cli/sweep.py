@@ -44,8 +44,9 @@ Options:
   --check             exit with 1 when nothing fits
   -h, --help          print this
 
-  --gpu, --rig, --no-gpu, --llama, --app, --without-op and llama-server's flags
-  are those of memplan estimate; a flag that is swept is replaced.
+  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op and
+  llama-server's flags are those of memplan estimate; a flag that is swept is
+  replaced.
 
 Examples:
   memplan sweep deepseek-v4-flash --gpu "RTX PRO 6000" -np 1 --over ctx=8k:128k

@@ -13,7 +13,7 @@ from typing import Final
 
 from memplan.backends.devices import Rig
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import access_of, rig_of
+from memplan.cli.asked import access_of, host_of, rig_of
 from memplan.errors import FlagError, ProgramError
 from memplan.llama.flags import Flags, check_devices, parse_flags
 
@@ -30,7 +30,8 @@ Usage: memplan verify MODEL [llama-server's flags] [options]
 
 Options:
   --program FILE     the llama-fit-params or llama-server to run
-  --gpu, --rig       GPUs; by default those that the program itself lists
+  --gpu, --rig, --host-mib
+                     GPUs and memory; by default what the program itself lists
   --llama RELEASE    the release to follow; by default what the program says
   --offline, --no-cache
                      as memplan estimate has them
@@ -64,8 +65,8 @@ def run(argv: Sequence[str]) -> int:
     from memplan.models.open import open_model
     from memplan.output.verification import compare, render_verification, render_verification_json
 
-    program = find_measurer(arguments.own.get("--program", ("",))[-1])
     header = open_model(model, access_of(arguments, model))
+    program = find_measurer(arguments.own.get("--program", ("",))[-1])
     rig = _rig(arguments, program)
     check_devices(flags, rig)
     version = version_of(program)
@@ -99,7 +100,9 @@ def _rig(arguments: Arguments, program: str) -> Rig:
 
     if arguments.gpus or arguments.rig is not None or arguments.no_gpu:
         return rig_of(arguments)[0]
-    return detected(list_devices(program), program, host_memory(), []).rig
+    rig = detected(list_devices(program), program, host_memory(), []).rig
+    host = host_of(arguments)
+    return rig if host is None else replace(rig, host_total=host)
 
 
 @contextmanager

@@ -111,6 +111,8 @@ def parse_flags(argv: Sequence[str], app: str = "server") -> Flags:
 
     Raises FlagError, in one line, for an unknown flag, a missing value, and a value that llama.cpp would not take.
     """
+    if isinstance(argv, str):
+        raise FlagError(f"{shown(argv)}: give a list of words, as in {argv.split()[:4]!r}")
     values.choice("--app", app, ("server", "cli"))
     server = app == "server"
     # -1 is llama-server's own word for "no -np": see common_params_parser_init
@@ -187,6 +189,8 @@ def unknown_flag(flag: str, others: Sequence[str] = ()) -> FlagError:
     import difflib
 
     name, equals, value = flag.partition("=")
+    if equals and arity(name) == 0:
+        return FlagError(f"{shown(flag)}: {name} takes no value, give it alone")
     if equals and arity(name):
         return FlagError(f"{shown(flag)}: llama-server wants a space, not an equals sign: {name} {value}")
     near = difflib.get_close_matches(normalized(name), [*others, *table.ARITY], n=3, cutoff=0.7)

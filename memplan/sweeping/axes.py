@@ -38,8 +38,14 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 MAX_VALUES: Final = 4096
 MAX_POINTS: Final = 20_000
+MAX_NUMBER: Final = 2**31 - 1
+"""The largest number that a flag takes."""
 
-_NUMBER = r"([0-9]{1,10})([kKmM]?)"
+_ON_HUBS: Final = frozenset(("-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-dr", "--docker-repo"))
+MODELS: Final = same_setting("-m") | _ON_HUBS
+"""Flags that name the model, which is read once."""
+
+_NUMBER = r"([0-9]{1,80})([kKmM]?)"
 _RANGE = re.compile(rf"{_NUMBER}(?::{_NUMBER}(?::(?:{_NUMBER}|[xX*]([0-9]{{1,4}}(?:\.[0-9]{{1,6}})?)))?)?", re.ASCII)
 _SCALE: Final = {"": 1, "k": 1 << 10, "m": 1 << 20}
 _OPPOSITE: Final[Mapping[str, str]] = {
@@ -126,7 +132,7 @@ def parse_axis(text: str) -> Axis:
 
 def make_axis(name: str, values: Sequence[Value]) -> Axis:
     """The axis of a name and its values, which may be ranges (``4096:1048576``). Raises FlagError."""
-    where = f"--over {name}="
+    where = f"--over {_cut(name)}="
     if not values:
         raise FlagError(f"{where}: no values")
     found: list[Value] = []
@@ -136,6 +142,11 @@ def make_axis(name: str, values: Sequence[Value]) -> Axis:
         if len(found) > MAX_VALUES:
             raise FlagError(f"{where}: more than {MAX_VALUES} values")
     return Axis(name, flags, tuple(dict.fromkeys(found)))
+
+
+def _cut(text: str) -> str:
+    """``text`` short enough to be told again."""
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def axis_flags(name: str) -> tuple[str, ...]:
@@ -152,8 +163,10 @@ def _flags(name: str, part: str) -> tuple[str, ...]:
     for flag in (spelt,) if spelt.startswith("-") else (f"-{spelt}", f"--{spelt}"):
         count = arity(flag)
         if count is not None and flag in table.ARITY:
+            if flag in MODELS:
+                raise FlagError(f"--over {_cut(name)}: one model each time; memplan compare puts two side by side")
             if count > 1:
-                raise FlagError(f"--over {name}: {flag} takes {count} values and cannot be swept")
+                raise FlagError(f"--over {_cut(name)}: {flag} takes {count} values and cannot be swept")
             return (flag,)
     import difflib
 
@@ -161,7 +174,7 @@ def _flags(name: str, part: str) -> tuple[str, ...]:
     near = difflib.get_close_matches(spelt.lstrip("-"), names, n=3, cutoff=0.7)
     hint = f"did you mean {' or '.join(near)}?" if near else f"take a llama-server flag, {', '.join(WORDS)}"
     if spelt.startswith("-"):
-        raise FlagError(f"--over {name}: {unknown_flag(spelt)}")
+        raise FlagError(f"--over {_cut(name)}: {unknown_flag(spelt)}")
     raise FlagError(f"--over {shown(name)}: no axis is called so; {hint}")
 
 
@@ -173,18 +186,19 @@ def _read(where: str, name: str, flags: tuple[str, ...], text: str) -> list[Valu
         return _words(where, name, text)
     if not arity(flags[0]):
         if text not in ("on", "off"):
-            raise FlagError(f"{where}{text}: {flags[0]} takes no value; sweep it with on and off")
+            raise FlagError(f"{where}{_cut(text)}: {flags[0]} takes no value; sweep it with on and off")
         return [text]
     if not all(flag in table.NUMBER or flag in _COUNTS for flag in flags):
         return [text]
     match = _RANGE.fullmatch(text)
     if match:
-        return list(_numbers(f"{where}{text}", match))
+        return list(_numbers(f"{where}{_cut(text)}", match))
     if re.fullmatch(r"-[0-9]{1,9}", text):
         return [int(text)]
     if all(flag in _COUNTS for flag in flags):
         return [text]
-    raise FlagError(f"{where}{text}: must be a number, A:B (doubling), A:B:STEP or A:B:xFACTOR, as in 4096:1048576")
+    form = "must be a number, A:B (doubling), A:B:STEP or A:B:xFACTOR, as in 4096:1048576"
+    raise FlagError(f"{where}{_cut(text)}: {form}")
 
 
 def _words(where: str, name: str, text: str) -> list[Value]:
@@ -199,7 +213,7 @@ def _words(where: str, name: str, text: str) -> list[Value]:
 
         parse_gpus(gpu_specs(text))
     elif text not in WORDS[name]:
-        raise FlagError(f"{where}{text}: must be {' or '.join(WORDS[name])}")
+        raise FlagError(f"{where}{_cut(text)}: must be {' or '.join(WORDS[name])}")
     return [text]
 
 
@@ -211,6 +225,8 @@ def gpu_specs(value: str) -> list[str]:
 def _numbers(where: str, match: re.Match[str]) -> Iterator[int]:
     start, scale, stop, stop_scale, step, step_scale, factor = match.groups()
     low = int(start) * _SCALE[scale.lower()]
+    if max(low, int(stop or 0) * _SCALE[(stop_scale or "").lower()]) > MAX_NUMBER:
+        raise FlagError(f"{where}: too large; llama.cpp takes at most {MAX_NUMBER}")
     if stop is None:
         yield low
         return

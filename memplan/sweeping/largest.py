@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from memplan.errors import FlagError
+from memplan.llama.flag_table import NUMBER
 from memplan.llama.flags import same_setting
 from memplan.llama.hparams import load_hparams
 from memplan.result import Estimate
@@ -126,6 +127,8 @@ def candidates(sweeper: Sweeper, name: str) -> tuple[Axis, tuple[int, ...]]:
         values = range(1, 65)
     elif flags and flags[0] in same_setting("-ub"):
         values = range(32, 8193, 32)
+    elif not flags or not all(flag in NUMBER | same_setting("-ngl") for flag in flags):
+        raise FlagError(f"--max {name}: takes no numbers, so none is the largest; name one that does, as ctx, np or ub")
     else:
         raise FlagError(f"--max {name}: say which values to try, as in --over {name}=1:64:1")
     return Axis(name, flags, tuple(values)), tuple(values)

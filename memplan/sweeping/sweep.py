@@ -82,7 +82,7 @@ class Subject:
         if axis.name == "app":
             return replace(self, app=str(value))
         if axis.name == "gpu":
-            return replace(self, rig=parse_gpus(gpu_specs(str(value))))
+            return replace(self, rig=replace(parse_gpus(gpu_specs(str(value))), host_total=self.rig.host_total))
         others = tuple(op for op in self.without_ops if op != INDEXER)
         return replace(self, without_ops=(*others, INDEXER) if value == "unfused" else others)
 

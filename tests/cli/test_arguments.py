@@ -83,7 +83,7 @@ def test_help_anywhere() -> None:
         (("",), "an empty argument"),
         (("llama-server -m 'x",), "no closing quotation"),
         (("-z",), "unknown flag '-z'"),
-        (("--json=1",), "unknown flag"),
+        (("--json=1",), "--json takes no value"),
     ],
 )
 def test_wrong_arguments(words: tuple[str, ...], said: str) -> None:
@@ -91,3 +91,32 @@ def test_wrong_arguments(words: tuple[str, ...], said: str) -> None:
         parse_arguments(words)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("m", "-o", "plan.sh"), "-o: this command writes to stdout; redirect it: > plan.sh"),
+        (("m", "--output", "my plan.sh"), "> 'my plan.sh'"),
+        (("m", "--output-file=a.txt"), "--output-file: this command writes to stdout; redirect it: > a.txt"),
+        (("m", "-o"), "> FILE"),
+        (("m", "-o", "--json"), "> FILE"),
+        (("m", "--json=yes"), "'--json=yes': --json takes no value"),
+        (("m", "--no-gpu=1"), "--no-gpu takes no value"),
+        (("m", "--help=yes"), "--help takes no value"),
+        (("m", "-cmoe=3"), "'-cmoe=3': -cmoe takes no value"),
+        (("m", "--cpu-moe=3"), "--cpu-moe takes no value"),
+        (("m", "--ctx-size=3"), "a space, not an equals sign: --ctx-size 3"),
+        (("m", "--indexer", "fused"), "--indexer is an option of memplan estimate, "),
+        (("m", "--margin", "512"), "--margin is an option of memplan plan, not of this command"),
+        (("m", "--gppu", "a"), "did you mean --gpu"),
+    ],
+)
+def test_options_of_others_and_values_too_many(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(FlagError) as caught:
+        parse_arguments(words)
+    assert said in str(caught.value)
+
+
+def test_a_command_with_an_output_of_its_own_keeps_it() -> None:
+    assert parse_arguments(["m", "-o", "a.png"], ("-o",)).own == {"-o": ("a.png",)}

@@ -183,7 +183,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("paths", MODEL, *GPU, "--llama", "b1"), "older than any release"),
     (("paths", *GPU), "which model?"),
     (("paths", MODEL, *GPU, "--hyper-connections", "x"), "--hyper-connections 'x'"),
-    (("paths", MODEL, *GPU, "--indexer", "fused"), "unknown flag '--indexer'"),
+    (("paths", MODEL, *GPU, "--indexer", "fused"), "--indexer is an option of memplan estimate"),
     (("slots", MODEL, *GPU, "--llama", "b9842", "--indexer", "fused"), "has no fused indexer"),
     (("compare", MODEL, *GPU), "what is to be compared?"),
     (("compare", MODEL, *GPU, "--llama", "b10068"), "what is to be compared?"),

@@ -79,7 +79,7 @@ WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("estimate", MODEL, *GPU, "--without-op", "xyzzy"), "name one as ggml does"),
     (("estimate", MODEL, *GPU, "--without-op"), "--without-op needs a value"),
     (("estimate", MODEL, *GPU, "--jsn"), "did you mean --json"),
-    (("estimate", MODEL, *GPU, "--json=yes"), "unknown flag"),
+    (("estimate", MODEL, *GPU, "--json=yes"), "--json takes no value"),
     (("estimate", MODEL, *GPU, "--chek"), "did you mean --check"),
     (("estimate", MODEL, *GPU, "--nogpu"), "did you mean --no-gpu"),
     (("estimate", MODEL, *GPU, "-ot", "exps=CUDA1"), "this rig has CUDA0, CPU"),

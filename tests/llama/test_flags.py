@@ -14,6 +14,11 @@ def parsed(line: str, app: str = "server") -> Flags:
     return parse_flags(line.split(), app)
 
 
+def test_one_text_is_no_list() -> None:
+    with pytest.raises(FlagError, match=r"give a list of words, as in \['-c', '4096'\]"):
+        parse_flags("-c 4096")
+
+
 def test_no_flags_are_llama_servers_defaults() -> None:
     assert parse_flags([]) == Flags()
     assert (Flags().n_parallel, Flags().kv_unified, Flags().n_outputs_max) == (4, True, 4)
