@@ -76,15 +76,19 @@ class RigEntry(BaseModel):
 
 def parse_rig(text: str, *, json: bool) -> Rig:
     """The rig that ``text``, JSON or TOML, describes. Raises RigError, naming the field."""
+    if not text.strip():
+        raise RigError("is empty; describe GPUs, or write gpus = [] for none")
     try:
-        data: Any = json_module.loads(text) if json else tomllib.loads(text)
+        data: Any = json_module.loads(text, object_pairs_hook=_once) if json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RigError(f"not {'JSON' if json else 'TOML'}: {_one_line(str(error) or type(error).__name__)}") from None
+        raise RigError(f"not {'JSON' if json else 'TOML'}: {_why_unread(error)}") from None
     try:
         entry = RigEntry.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise RigError(f"{_field(first['loc'])}: {_one_line(first['msg'])}") from None
+        raise RigError(f"{_field(first['loc'])}: {_why_wrong(first['type'], first['loc'])}") from None
+    if not entry.model_fields_set:
+        raise RigError("says nothing; describe GPUs, or write gpus = [] for none")
     gpus: list[Gpu] = []
     for i, kind in enumerate(entry.gpus):
         try:
@@ -135,9 +139,49 @@ def _entry(gpu: Gpu, count: int) -> dict[str, Any]:
     return entry
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, none of whose keys occurs twice, as in TOML."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise RigError(f"key {shown(next(key for key in keys if keys.count(key) > 1))} occurs twice")
+    return found
+
+
+def _why_unread(error: ValueError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if "set_int_max_str_digits" in str(error):
+        return "a number in it has thousands of digits"
+    return _one_line(str(error) or type(error).__name__)
+
+
+_KINDS = {
+    "missing": "is missing",
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must not be longer than 200 characters",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "is too large a number",
+    "float_type": "must be a number or text, as in 8.6",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+}
+"""What is wrong, by pydantic's type of an error."""
+
+
+def _why_wrong(kind: str, location: tuple[int | str, ...]) -> str:
+    entry = GpuEntry if location and location[0] == "gpus" and len(location) > 1 else RigEntry
+    keys = ", ".join(entry.model_fields)
+    if kind == "extra_forbidden":
+        return f"there is no such key; those of {'a GPU' if entry is GpuEntry else 'a rig'} are {keys}"
+    return _KINDS.get(kind, f"must be a table with some of {keys}")
+
+
 def _field(location: tuple[int | str, ...]) -> str:
     text = ""
-    for part in location:
+    for part in location[:3]:  # what follows are pydantic's words for the kinds that a field may have
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)[:80]
     return text or "the file"
 

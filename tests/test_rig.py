@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from memplan.backends.cards import suggest
 from memplan.backends.devices import Gpu
 from memplan.errors import RigError
 from memplan.rig import load_rig, parse_gpu_spec, parse_gpus
@@ -64,6 +66,15 @@ def test_specs_keep_their_order() -> None:
         ("RTX 3090:24268:23868:0.1", "compute capability"),
         ("RTX 3900", "RTX 3090"),
         ("Voodoo 2", "not a card that memplan knows"),
+        ("-1*RTX 3090", "the count '-1' must be a whole number from 1 to 16"),
+        ("1.5*RTX 3090", "the count '1.5'"),
+        ("1.5x RTX 3090", "the count '1.5'"),
+        ("1000000000*RTX 3090", "the count '1000000000'"),
+        ("two*RTX 3090", "the count 'two'"),
+        ("*RTX 3090", "the count ''"),
+        ("2*RTX 3090+RTX 5090", "repeat --gpu for each kind: --gpu '2*RTX 3090' --gpu 'RTX 5090'"),
+        ("RTX 3090:24268,RTX 5090", "--gpu 'RTX 3090:24268' --gpu 'RTX 5090'"),
+        ("RTX 3090:24268:99999", "99,999 of 24,268 MiB free"),
     ],
 )
 def test_wrong_specs(spec: str, said: str) -> None:
@@ -72,6 +83,21 @@ def test_wrong_specs(spec: str, said: str) -> None:
     assert said in str(caught.value)
     assert str(caught.value).startswith("--gpu ")
     assert "\n" not in str(caught.value)
+
+
+def test_the_times_sign_counts_too() -> None:
+    assert parse_gpu_spec("2\xd7RTX 3090") == parse_gpu_spec("2 X RTX 3090") == parse_gpu_spec("2*RTX 3090")
+
+
+def test_one_text_is_no_list() -> None:
+    with pytest.raises(RigError, match=r"give a list of specs, as in \['2\*RTX 3090'\]"):
+        parse_gpus("2*RTX 3090")
+
+
+def test_other_makers_cards_are_near_to_none() -> None:
+    assert suggest("MI300X") == suggest("Radeon 3090") == []
+    assert suggest("RTX 3900")[0] == "RTX 3090"
+    assert suggest("3091")[0] == "RTX 3090"
 
 
 def test_more_gpus_than_llama_cpp_takes() -> None:
@@ -92,31 +118,59 @@ def test_json_is_known_by_its_brace_and_a_file_may_have_no_gpus(tmp_path: Path) 
     file = tmp_path / "rig"
     file.write_text('{"gpus": [{"name": "RTX 3090", "compute_capability": "8.9"}]}')
     assert load_rig(file).gpus[0].compute_capability == (8, 9)
-    file.write_text("host_mib = 1024")
-    assert load_rig(file).gpus == ()
+    for text in ("host_mib = 1024", "gpus = []", '{"gpus": []}'):
+        file.write_text(text)
+        assert load_rig(file).gpus == ()
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "rig"
+    for text in ("host_mib = 1024", '{"host_mib": 1024}'):
+        file.write_text("\ufeff" + text)
+        assert load_rig(file).host_total == 1024 * MIB
+
+
+def test_a_file_without_a_name() -> None:
+    with pytest.raises(RigError, match="rig file '': No such file"):
+        load_rig("")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("gpus = 1", "gpus: "),
-        ("gpu = []", "gpu: Extra inputs"),
+        ("gpu = []", "gpu: there is no such key; those of a rig are gpus, host_mib, unified"),
         ("host_mib = -1", "host_mib: -1 MiB"),
-        ('host_mib = "1"', "host_mib: Input should be a valid integer"),
+        ('host_mib = "1"', "host_mib: must be a whole number"),
         ("host_mib = 1.5", "host_mib: "),
-        ("[[gpus]]", "gpus[0].name: Field required"),
+        ("[[gpus]]", "gpus[0].name: is missing"),
         ('[[gpus]]\nname = ""', "gpus[0].name: "),
         ('[[gpus]]\nname = "RTX 3090"\ncount = 0', "gpus[0] 'RTX 3090': 0 GPUs"),
         ('[[gpus]]\nname = "RTX 3090"\n[[gpus]]\nname = "Voodoo 2"', "gpus[1] 'Voodoo 2': not a card"),
-        ('[[gpus]]\nname = "RTX 3090"\ntotal = 5', "gpus[0].total: Extra inputs"),
+        ('[[gpus]]\nname = "RTX 3090"\ntotal = 5', "gpus[0].total: there is no such key; those of a GPU are name, "),
         ('[[gpus]]\nname = "RTX 3090"\ntotal_mib = 0', "gpus[0] 'RTX 3090': total_mib: 0 MiB"),
         ('[[gpus]]\nname = "RTX 3090"\ncompute_capability = 86', "as in 8.6"),
         ("gpus = [", "not TOML"),
         ("{", "not JSON"),
-        ("[1]", "1: Extra inputs"),
+        ("[1]", "1: there is no such key"),
+        ("", "is empty"),
+        (" \n", "is empty"),
+        ("# nothing", "says nothing"),
+        ("{}", "says nothing"),
+        ('{"gpus": [], "gpus": []}', "key 'gpus' occurs twice"),
+        ('{"gpus": [{"name": "RTX 3090", "count": 1, "count": 2}]}', "key 'count' occurs twice"),
+        ("gpus = []\ngpus = []", "not TOML"),
+        ("gpus = [1]", "gpus[0]: must be a table with some of name, total_mib"),
+        ('{"gpus": ["RTX 3090"]}', "gpus[0]: must be a table"),
+        ("{\"gpus\": {}}", "gpus: must be a list"),
+        ('unified = "yes"', "unified: must be true or false"),
+        ('[[gpus]]\nname = 3090', "gpus[0].name: must be text"),
+        ('[[gpus]]\nname = "RTX 3090"\ncompute_capability = []', "compute_capability: must be a number or text"),
+        ('[[gpus]]\nname = "RTX 3090"\ncount = 1.5', "gpus[0].count: must be a whole number"),
+        ('[[gpus]]\nname = "RTX 3090"\ncount = 99999999999999999999', "99999999999999999999 GPUs"),
         ("{}{", "not JSON"),
-        ('{"gpus": ' + "[" * 100000, "not JSON"),
-        ('{"host_mib": ' + "9" * 5000 + "}", "not JSON"),
+        ('{"gpus": ' + "[" * 100000, "not JSON: nested too deeply"),
+        ('{"host_mib": ' + "9" * 5000 + "}", "not JSON: a number in it has thousands of digits"),
     ],
 )
 def test_wrong_files_name_file_and_field(tmp_path: Path, text: str, said: str) -> None:
@@ -127,6 +181,7 @@ def test_wrong_files_name_file_and_field(tmp_path: Path, text: str, said: str) -
     assert said in str(caught.value)
     assert "my rig" in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert not re.search("instance|Entry|Input|pydantic|set_int|recursion", str(caught.value))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -7,15 +7,19 @@ and stay as a SkippedArray that knows their element type and length.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from math import prod
+from typing import Concatenate, ParamSpec, TypeVar
 
 from memplan.errors import (
     BadMagic,
     BadValue,
     DuplicateKey,
     DuplicateTensor,
+    ModelError,
+    TruncatedHeader,
     UnknownTensorType,
     UnknownValueType,
     UnsupportedByteOrder,
@@ -131,6 +135,23 @@ class Header:
         return sum(t.nbytes for t in self.tensors.values())
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def names_file(function: Callable[Concatenate[Header, P], R]) -> Callable[Concatenate[Header, P], R]:
+    """Let every ModelError of a function of a header begin with the header's name, as errors of reading it do."""
+
+    @wraps(function)
+    def named(header: Header, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(header, *args, **kwargs)
+        except ModelError as error:
+            raise type(error)(f"{header.name or 'the model'}: {error}") from None
+
+    return named
+
+
 def parse_header(file: Readable, name: str) -> Header:
     """Read the header that starts where ``file`` stands; ``name`` stands for it in messages.
 
@@ -141,20 +162,22 @@ def parse_header(file: Readable, name: str) -> Header:
     version = _start(r)
     n_tensors, n_keys = r.u64(), r.u64()
     r.kind = "the header"
-    r.require(24 * n_tensors, f"the header counts {n_tensors} tensors of 24 bytes or more")
-    r.require(13 * n_keys, f"the header counts {n_keys} keys of 13 bytes or more")
+    r.require(24 * n_tensors, f"the header counts {_count(n_tensors, 'tensor')} of 24 bytes or more")
+    r.require(13 * n_keys, f"the header counts {_count(n_keys, 'key')} of 13 bytes or more")
     metadata, value_types = _metadata(r, n_keys)
     alignment = _alignment(r, metadata, value_types)
     return Header(version, metadata, _tensors(r, n_tensors, alignment), alignment, 1, name, value_types)
 
 
 def _start(r: ByteReader) -> int:
+    if r.size == 0:
+        r.fail(TruncatedHeader, "the file is empty", at=0)
     magic = r.take(4)
     if magic != b"GGUF":
         hint = _LOOKS_LIKE.get(magic, "give the path of a .gguf file")
         r.fail(
             BadMagic,
-            f"not a GGUF file: starts with {magic!r}",
+            f"not a GGUF file: starts with {shown(magic.decode('latin-1'))}",
             f"it may be {hint}" if magic in _LOOKS_LIKE else hint,
             0,
         )
@@ -307,6 +330,10 @@ def _checked_size(r: ByteReader, tensor: TensorInfo) -> int:
         if size > _SIZE_MAX:
             r.fail(BadValue, f"{r.reading} has shape {_list(shape)}: more bytes than 64 bits can count")
     return size
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _list(shape: Iterable[int]) -> str:

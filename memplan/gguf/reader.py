@@ -76,10 +76,11 @@ class ByteReader:
         """Check that ``n`` more bytes can exist, without reading them."""
         end = self._start + self._at + n
         if end > MAX_HEADER:
-            self.fail(BadLength, f"{what or f'{self.reading} takes {n} bytes'}, more than a header has")
+            self.fail(BadLength, f"{what or f'{self.reading} takes {_bytes(n)}'}, more than a header has")
         if self.size is not None and end > self.size:
             left = self.size - self.position
-            self.fail(TruncatedHeader, f"{what or f'{self.reading} takes {n} bytes'}, but only {left} are left")
+            are = "is" if left == 1 else "are"
+            self.fail(TruncatedHeader, f"{what or f'{self.reading} takes {_bytes(n)}'}, but only {left} {are} left")
 
     def take(self, n: int) -> bytes:
         """The next ``n`` bytes."""
@@ -169,7 +170,13 @@ class ByteReader:
         self._chunk = min(4 * self._chunk, _LAST_CHUNK)
         self._buffer = b"".join(parts) if have > len(parts[-1]) else parts[-1]
         if have < n:
-            self.fail(TruncatedHeader, f"the file ends inside {self.reading}: {n} bytes wanted, {have} there")
+            if not have and not self.position:
+                self.fail(TruncatedHeader, "the file is empty")
+            self.fail(TruncatedHeader, f"the file ends inside {self.reading}: {_bytes(n)} wanted, {have} there")
+
+
+def _bytes(n: int) -> str:
+    return f"{n} byte" if n == 1 else f"{n} bytes"
 
 
 def _size(file: Any) -> int | None:

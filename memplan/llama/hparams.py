@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from memplan.errors import BadHyperParameter, MissingKey, UnsupportedArchitecture, shown
-from memplan.gguf.header import Header, SkippedArray
+from memplan.gguf.header import Header, SkippedArray, names_file
 from memplan.releases import LATEST, Release
 
 ARCH = "deepseek4"
@@ -223,6 +223,7 @@ class _Keys:
         return tuple(int(str(r)) for r in items[:n])
 
 
+@names_file
 def load_hparams(
     header: Header,
     kv_overrides: Iterable[tuple[str, int | float | bool | str]] = (),

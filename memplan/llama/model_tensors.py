@@ -13,7 +13,7 @@ from math import prod
 
 from memplan.errors import BadTensorShape, MissingTensor
 from memplan.ggml.tensor import Shape
-from memplan.gguf.header import Header, TensorInfo
+from memplan.gguf.header import Header, TensorInfo, names_file
 from memplan.gguf.types import GGMLType
 from memplan.llama.hparams import CSA_RATIO, HParams
 from memplan.llama.refusals import REFUSED, Refusal
@@ -73,6 +73,7 @@ class _Wanted:
     reshape: bool = False
 
 
+@names_file
 def load_tensors(
     header: Header, hp: HParams, load_mtp: bool = False, release: Release = LATEST
 ) -> ModelTensors:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from memplan.errors import UnsupportedArchitecture, shown
+from memplan.errors import MissingKey, UnsupportedArchitecture, shown
+from memplan.gguf.header import Header, names_file
 from memplan.models.deepseek4.graphs import DeepSeek4
 
 if TYPE_CHECKING:
-    from memplan.gguf.header import Header
     from memplan.llama.context import Graphs, Paths
     from memplan.llama.hparams import HParams
     from memplan.llama.kv_cache import Memory
@@ -36,13 +36,16 @@ class Architecture:
 ARCHITECTURES = {a.name: a for a in (Architecture("deepseek4", DeepSeek4),)}
 
 
+@names_file
 def architecture(header: Header) -> Architecture:
     """The architecture that a header names.
 
     Raises:
-        UnsupportedArchitecture: one that is not modelled.
+        UnsupportedArchitecture: one that is not modelled.  MissingKey: there is none.
     """
     name = header.metadata.get("general.architecture")
+    if name is None:
+        raise MissingKey("metadata key general.architecture is missing; is this a model, and its first shard?")
     found = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if found is None:
         known = ", ".join(ARCHITECTURES)

@@ -116,8 +116,8 @@ def test_alignment_pads_offsets() -> None:
 F = errors
 NAME64 = "n" * 64
 WRONG: list[tuple[str, bytes, type[errors.HeaderError], str]] = [
-    ("empty", b"", F.TruncatedHeader, "the magic takes 4 bytes, but only 0 are left"),
-    ("magic", b"GGML" + bytes(100), F.BadMagic, "not a GGUF file: starts with b'GGML'"),
+    ("empty", b"", F.TruncatedHeader, "the file is empty"),
+    ("magic", b"GGML" + bytes(100), F.BadMagic, "not a GGUF file: starts with 'GGML'"),
     ("lfs", b"version https://git-lfs.github.com/spec/v1\n", F.BadMagic, "Git LFS pointer"),
     ("zip", b"PK\3\4" + bytes(100), F.BadMagic, "PyTorch"),
     ("version 0", raw([], [], 0), F.UnsupportedVersion, "GGUF version 0"),
@@ -126,7 +126,7 @@ WRONG: list[tuple[str, bytes, type[errors.HeaderError], str]] = [
     ("big-endian", b"GGUF" + struct.pack(">IQQ", 3, 0, 0), F.UnsupportedByteOrder, "big-endian"),
     ("only magic", b"GGUF", F.TruncatedHeader, "the version"),
     ("no counts", raw([], [])[:12], F.TruncatedHeader, "the counts"),
-    ("keys missing", raw([], [], counts=(0, 1)), F.TruncatedHeader, "1 keys of 13 bytes"),
+    ("keys missing", raw([], [], counts=(0, 1)), F.TruncatedHeader, "1 key of 13 bytes"),
     ("tensors missing", raw([], [], counts=(5, 0)), F.TruncatedHeader, "5 tensors of 24 bytes"),
     ("key count", raw([], [], counts=(0, 2**62)), F.BadLength, "keys of 13 bytes"),
     ("tensor count", raw([], [], counts=(2**64 - 1, 0)), F.BadLength, "tensors of 24 bytes"),
@@ -207,3 +207,32 @@ def test_a_large_vocabulary_costs_no_lists() -> None:
         tracemalloc.stop()
     assert h.metadata["tokenizer.ggml.tokens"] == SkippedArray("str", 129_280)
     assert peak < 3 * len(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "the file is empty (byte 0)"),
+        (b"hello", "starts with 'hell'"),
+        (b"\x89PNG\r\n", "starts with '\\x89PNG'"),
+        (b"GGUF\x03\0\0", "the version takes 4 bytes, but only 3 are left"),
+        (b"GGUF\x03", "but only 1 is left"),
+    ],
+)
+def test_what_is_said_of_other_files(data: bytes, said: str) -> None:
+    class Pipe:
+        """Cannot seek."""
+
+        def __init__(self) -> None:
+            self.file = io.BytesIO(data)
+
+        def read(self, size: int, /) -> bytes:
+            return self.file.read(size)
+
+    with pytest.raises(errors.HeaderError) as caught:
+        parse_header(io.BytesIO(data), "bad.gguf")
+    assert said in str(caught.value) and "b'" not in str(caught.value)
+    with pytest.raises(errors.HeaderError) as piped:
+        parse_header(Pipe(), "bad.gguf")
+    if data[:4] != b"GGUF":
+        assert said in str(piped.value)

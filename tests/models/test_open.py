@@ -1,14 +1,29 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from memplan.errors import BadMagic, RemoteError, SourceError, UnknownModel
+from memplan.errors import (
+    BadHyperParameter,
+    BadMagic,
+    BadTensorShape,
+    MissingKey,
+    MissingTensor,
+    ModelError,
+    RemoteError,
+    SourceError,
+    UnknownModel,
+    UnsupportedArchitecture,
+)
+from memplan.estimator import estimate
 from memplan.gguf.remote import Access
 from memplan.gguf.source import read_header
+from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.models.open import open_model
+from memplan.rig import parse_gpus
 from tests.gguf import writer
 
 
@@ -49,3 +64,25 @@ def test_addresses_go_to_the_network_unless_it_is_not_allowed(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(RemoteError, match="not in memplan's cache"):
         open_model(address, Access(offline=True))
+
+
+def test_every_error_of_a_model_names_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.gguf"
+    good = builtin_header("deepseek-v4-flash")
+    some = dict(good.tensors)
+    some.popitem()
+    flat = {name: replace(tensor, shape=(*tensor.shape[:-1], 1)) for name, tensor in good.tensors.items()}
+    wrong: list[tuple[type[ModelError], dict[str, object]]] = [
+        (MissingTensor, {"tensors": {}}),
+        (MissingTensor, {"tensors": some}),
+        (BadTensorShape, {"tensors": flat}),
+        (MissingKey, {"metadata": {}}),
+        (MissingKey, {"metadata": {"general.architecture": "deepseek4"}}),
+        (UnsupportedArchitecture, {"metadata": {**good.metadata, "general.architecture": "llama"}}),
+        (BadHyperParameter, {"metadata": {**good.metadata, "deepseek4.block_count": 0}}),
+    ]
+    for error, change in wrong:
+        header = replace(good, name=str(path), **change)  # type: ignore[arg-type]
+        with pytest.raises(error, match=r"/mine\.gguf: .") as caught:
+            estimate(header, parse_flags(["-c", "4096"]), parse_gpus([]))
+        assert str(caught.value).count("mine.gguf") == 1
