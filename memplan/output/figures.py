@@ -81,8 +81,18 @@ def check_figure_path(path: str) -> None:
         raise OutputError("drawing needs matplotlib: pip install 'memplan[plot]', or draw in the terminal: --terminal")
 
 
+def _quiet() -> None:
+    """Keep matplotlib's warnings, such as of a home that cannot be written to, out of stderr: none is about a figure."""
+    import logging
+
+    log = logging.getLogger("matplotlib")
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.ERROR)
+
+
 def new_figure(width: float, height: float, theme: Theme) -> Figure:
     """An empty figure of a size in inches. Raises OutputError when matplotlib cannot be loaded."""
+    _quiet()
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
