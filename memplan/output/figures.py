@@ -82,7 +82,7 @@ def check_figure_path(path: str) -> None:
 
 
 def _quiet() -> None:
-    """Keep matplotlib's warnings, such as of a home that cannot be written to, out of stderr: none is about a figure."""
+    """Keep matplotlib's warnings out of stderr, such as of a home that cannot be written to: none is about a figure."""
     import logging
 
     log = logging.getLogger("matplotlib")
