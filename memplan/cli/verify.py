@@ -115,7 +115,11 @@ def _whole(model: str, size: int, arguments: Arguments) -> Iterator[str]:
     from memplan.outfile import write_atomically
 
     made = header_file(model, access_of(arguments, model), vocabulary=False)
-    with tempfile.TemporaryDirectory(prefix="memplan-") as folder:
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="memplan-")
+    except OSError as error:
+        raise ProgramError(f"no temporary folder can be made: {error.strerror}; set TMPDIR to one") from None
+    with temporary as folder:
         path = Path(folder) / "model.gguf"
         try:
             write_atomically(path, made.data, made.size)

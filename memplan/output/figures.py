@@ -71,7 +71,7 @@ def check_figure_path(path: str) -> None:
     """Whether a picture can be written there, before anything is computed. Raises OutputError or FlagError."""
     if Path(path).suffix.lower() not in FORMATS:
         raise FlagError(f"{shown(path)}: a picture's name ends in {', '.join(FORMATS)}")
-    folder = os.path.dirname(os.path.abspath(path))
+    folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise OutputError(f"{shown(path)}: is a folder")
     if not os.path.isdir(folder):

@@ -132,3 +132,11 @@ def test_ways_to_ask_for_help(line: list[str], same: list[str], capsys: pytest.C
 def test_help_for_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "estimat"]) == 2
     assert "No such command" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    for line in ("plot deepseek-v4-flash --no-gpu -o f.png", "header deepseek-v4-flash -o f.gguf", "estimate f.gguf"):
+        (tmp_path / "gone").mkdir()
+        done = shell(f"cd {tmp_path}/gone; rmdir ../gone; PYTHONPATH={ROOT} {MEMPLAN} {line}")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "fault" not in done.stderr

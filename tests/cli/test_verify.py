@@ -133,3 +133,14 @@ def test_flags_that_are_handed_on() -> None:
     line = "--port 8080 -c 4096 -ot a=CPU --n-cpu-moe 3 -kvu --jinja -fa on --offline --spec-type draft-mtp"
     assert list(taken_flags(line.split())) == ["-c", "4096", "-ot", "a=CPU", "--n-cpu-moe", "3", "-fa", "on"]
     assert measure_module.TIMEOUT >= 60
+
+
+def test_no_folder_for_the_file_with_a_hole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(**_: object) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", none)
+    assert main([*LINE, "--program", fit_params(tmp_path)]) == 2
+    assert "no temporary folder can be made: No usable temporary directory" in capsys.readouterr().err
