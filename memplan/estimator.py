@@ -84,13 +84,26 @@ def ask(
     paths: Paths = AS_RELEASED,
 ) -> tuple[Estimate, Question]:
     """The same estimate, with what it was made from."""
+    check_types(header, flags, rig, release)
     followed, note = find_release(release) if isinstance(release, str) else (release, None)
     check_paths(followed, paths)
     question = Question(load_model(header, flags, followed), flags, rig, followed, tuple(without_ops), paths=paths)
     result = question.answer()
-    notes = ((note,) if note else ()) + path_notes(paths, followed) + settings_notes(result, question.weight_use())
+    notes = path_notes(paths, followed) + settings_notes(result, question.weight_use())
     reasons = (*approximate(rig.gpus), *_missing_servers(flags, rig), *flags.inexact, *((note,) if note else ()))
     return replace(result, notes=notes, approximate="; ".join(reasons)), question
+
+
+def check_types(header: object, flags: object, rig: object, release: object = "latest") -> None:
+    """Raises TypeError, saying which argument is none and where one comes from."""
+    for name, value, kind, source in (
+        ("header", header, Header, "memplan.read_model"),
+        ("flags", flags, Flags, "memplan.parse_flags"),
+        ("rig", rig, Rig, "memplan.parse_gpus or memplan.load_rig"),
+        ("release", release, (str, Release), 'a tag such as "v0.5.0" or memplan.find_release'),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must come from {source}; this is of type {type(value).__name__}")
 
 
 def _missing_servers(flags: Flags, rig: Rig) -> tuple[str, ...]:
@@ -275,6 +288,8 @@ class Question:
             self._blank(),
             n_ctx=params.n_ctx,
             n_ctx_seq=params.n_ctx_seq,
+            n_batch=params.n_batch,
+            n_ubatch=params.n_ubatch,
             buffers=buffers,
             devices=device_uses(buffers, self.rig),
             host=host_use(buffers, self.rig),
@@ -303,6 +318,8 @@ class Question:
             flags=self.flags,
             n_ctx=params.n_ctx,
             n_ctx_seq=params.n_ctx_seq,
+            n_batch=params.n_batch,
+            n_ubatch=params.n_ubatch,
             buffers={},
             devices=device_uses({}, self.rig),
             host=host_use({}, self.rig),

@@ -26,7 +26,7 @@ def settings_notes(estimate: Estimate, use: WeightUse = AS_PLACED) -> tuple[str,
     if estimate.refused:
         return ()
     notes = [*use.idle, _slots(estimate), _pipeline(estimate), _offload(estimate) if use.copied else ""]
-    notes += [_disabled(estimate), _without(estimate)]
+    notes += [_disabled(estimate), _without(estimate), _main_gpu(estimate)]
     notes += [_split(estimate), _fit(estimate), _mapped(estimate), _host(estimate), _unified(estimate)]
     return tuple(note for note in notes if note)
 
@@ -106,6 +106,13 @@ def _without(estimate: Estimate) -> str:
         f"without {', '.join(estimate.without_ops)} on the GPUs a prompt's graph has {estimate.splits[0]} splits;"
         " at each, data is copied from one device to another"
     )
+
+
+def _main_gpu(estimate: Estimate) -> str:
+    flags = estimate.flags
+    if flags.main_gpu == 0 or flags.split_mode == "none":
+        return ""
+    return f"-mg {flags.main_gpu} has no effect: llama.cpp reads it with -sm none alone"
 
 
 def _split(estimate: Estimate) -> str:

@@ -109,6 +109,10 @@ class Estimate:
     devices: tuple[DeviceUse, ...]
     """Every GPU of the rig, in order, used or not."""
     host: HostUse
+    n_batch: int = 0
+    """Tokens of a batch (``llama_n_batch``), which the context limits."""
+    n_ubatch: int = 0
+    """Tokens computed at once (``llama_n_ubatch``), which the batch limits."""
     nodes: tuple[int, int] = (0, 0)
     """Nodes of the prompt graph and of the generation graph."""
     splits: tuple[int, int] = (0, 0)

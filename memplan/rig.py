@@ -24,6 +24,7 @@ BACKEND_NAMES: Final = {"cuda": CUDA, "vulkan": VULKAN, "metal": METAL, "mtl": M
 
 _MAX_MIB: Final = 1 << 30
 _MAX_FILE: Final = 1 << 20
+_MIN_CAPABILITY: Final = 5  # ggml/src/ggml-cuda/CMakeLists.txt: CMAKE_CUDA_ARCHITECTURES
 _MAX_CAPABILITY: Final = 19  # 12 is today's; 86 is 8.6 without its point
 
 
@@ -223,6 +224,8 @@ def check_capability(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,2})\.([0-9])", text, re.ASCII)
     if not match or int(match[1]) > _MAX_CAPABILITY:
         raise RigError(f"compute capability {shown(text)}: must be written as in 8.6")
+    if int(match[1]) < _MIN_CAPABILITY:
+        raise RigError(f"compute capability {text}: llama.cpp is compiled for {_MIN_CAPABILITY}.0 and above")
     return int(match[1]), int(match[2])
 
 

@@ -54,6 +54,11 @@ def test_more_proportions_than_gpus() -> None:
     assert noted(made_up("-np 1 -ts 1,1,1,1")) == "-ts has 4 values; llama.cpp takes the first 3, one a GPU"
 
 
+def test_a_main_gpu_that_is_not_read() -> None:
+    assert noted(made_up("-np 1 -mg 7")) == "-mg 7 has no effect: llama.cpp reads it with -sm none alone"
+    assert noted(made_up("-np 1 -mg 1 -sm none")) == noted(made_up("-np 1 -mg 0")) == ""
+
+
 def test_fit() -> None:
     assert "would change what was not given" in noted(made_up("-np 1", buffers=TOO_MUCH))
     assert "gives up when -ot is given" in noted(made_up("-np 1 -ot a=CUDA0", buffers=TOO_MUCH))

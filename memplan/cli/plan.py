@@ -121,7 +121,10 @@ def _bandwidths(arguments: Arguments, asked: Asked) -> Bandwidths:
 
 
 def _names(arguments: Arguments) -> list[str]:
-    return [name for text in arguments.own.get("--search", ()) for name in text.split(",") if name]
+    names = [name.strip() for text in arguments.own.get("--search", ()) for name in text.split(",")]
+    if "" in names:
+        raise FlagError("--search: a name is missing; choose of c, ub, np, cache")
+    return names
 
 
 def _format(arguments: Arguments) -> str:

@@ -125,6 +125,9 @@ def _projector(arguments: Arguments) -> int:
     if texts[-1].isascii() and texts[-1].isdigit():
         return _mib(arguments, "--projector", 0)
     try:
-        return -(-Path(texts[-1]).stat().st_size // (1 << 20))
+        size = Path(texts[-1]).stat().st_size
     except (OSError, ValueError) as error:
         raise SourceError(f"--projector {shown(texts[-1])}: {getattr(error, 'strerror', None) or error}") from None
+    if not size or not Path(texts[-1]).is_file():
+        raise SourceError(f"--projector {shown(texts[-1])}: {'an empty file' if not size else 'no file'}")
+    return -(-size // (1 << 20))

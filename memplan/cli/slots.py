@@ -9,6 +9,7 @@ from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.estimate import DOES_NOT_FIT, PATHS, read_question
 from memplan.cli.sweep import subject_of
+from memplan.errors import FlagError
 from memplan.llama.flag_table import MAX_SEQUENCES
 from memplan.llama.flag_values import whole
 
@@ -41,6 +42,9 @@ Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
 
 VALUES = ("--np",)
 
+MOST_COUNTS = 32
+"""Counts of slots in one table, each of which takes four estimates."""
+
 
 def run(argv: Sequence[str]) -> int:
     """Answer ``memplan slots`` on stdout; the exit status. Raises MemplanError for bad input."""
@@ -72,4 +76,7 @@ def _counts(arguments: Arguments) -> tuple[int, ...]:
     texts = arguments.own.get("--np", ())
     if not texts:
         return ()
-    return tuple(sorted({whole("--np", part, 1, MAX_SEQUENCES) for part in texts[-1].split(",")}))
+    counts = {whole("--np", part, 1, MAX_SEQUENCES) for part in texts[-1].split(",")}
+    if len(counts) > MOST_COUNTS:
+        raise FlagError(f"--np: {len(counts)} counts of slots; at most {MOST_COUNTS}; memplan sweep --over np=1:256:1")
+    return tuple(sorted(counts))

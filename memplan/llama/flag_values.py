@@ -198,6 +198,8 @@ def _kv_override(flag: str, text: str) -> KvOverride:
     kind, colon, value = rest.partition(":")
     if not equals or not colon or not key or len(key.encode()) >= 128 or kind not in ("int", "float", "bool", "str"):
         raise FlagError(f"{flag} {shown(text)}: must be KEY=TYPE:VALUE with int, float, bool or str as the type")
+    if key == "general.architecture":
+        raise FlagError(f"{flag} {key}: another architecture's graph is not modelled; the file's own is taken")
     if kind == "bool":
         return key, choice(f"{flag} {key}", value, ("true", "false")) == "true"
     if kind == "int":

@@ -26,3 +26,8 @@ class Refusal:
     how: str
     said: str
     mend: str = ""
+
+    @property
+    def title(self) -> str:
+        """The kind, or llama.cpp's own words where the kind says nothing."""
+        return self.said if self.kind == OTHER else self.kind

@@ -21,10 +21,12 @@ def open_model(model: str | os.PathLike[str], access: Access | None = None) -> H
     ``./deepseek-v4-flash`` for a file so called. Addresses are ``https://...``, ``hf:OWNER/REPO/FILE.gguf``,
     ``hf:OWNER/REPO:QUANT`` and the same with ``modelscope:``; ``access`` says how the network may be used for them.
     Raises UnknownModel for a name that is none of these, SourceError for a file that cannot be read, RemoteError for
-    an address that cannot be reached, and what ``read_header`` raises for its contents.
+    an address that cannot be reached, what ``read_header`` raises for its contents, and TypeError for what is no name.
     """
     if isinstance(model, os.PathLike):
         return read_header(model)
+    if not isinstance(model, str):
+        raise TypeError(f"a model is a path, an address or a built-in name; this is of type {type(model).__name__}")
     if is_builtin(model):
         return builtin_header(model)
     if is_remote(model):

@@ -315,7 +315,7 @@ def _notes(points: Sequence[SweepPoint], axis: Axis, at: int) -> list[str]:
     refused: dict[str, int] = {}
     for point in points:
         if point.estimate.refused is not None:
-            kind = point.estimate.refused.kind
+            kind = point.estimate.refused.title
             refused[kind] = refused.get(kind, 0) + 1
     notes = [f"llama.cpp does not start at {n} of {len(points)} points ({kind})" for kind, n in refused.items()]
     return notes + [f"not exact: {why}" for why in dict.fromkeys(p.estimate.approximate for p in points) if why]

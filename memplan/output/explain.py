@@ -11,7 +11,7 @@ from rich.text import Text
 from memplan.explaining.result import ComputeBuffer, Explanation, Group, Peak, Placed, Resident, SplitUse
 from memplan.output.columns import Cell, column_lines
 from memplan.output.json import estimate_object
-from memplan.output.words import MIB, model_line, printable, settings_line, to_text
+from memplan.output.words import MIB, model_line, printable, settings_line, to_text, verdict_line
 from memplan.result import Estimate
 
 MOST = 0.5
@@ -59,6 +59,7 @@ def render_explanation(
     if estimate.refused is not None:
         lines += ["", Text(f"llama.cpp does not start with these settings: {estimate.refused.said}", "bold red")]
         return to_text(lines, colour)
+    lines.append(Text(verdict_line(estimate), "bold green" if estimate.fits else "bold red"))
     for buffer in x.buffers:
         if device in ("", buffer.device):
             lines += _buffer_lines(buffer, estimate.nodes[0], smaller, top, unicode)

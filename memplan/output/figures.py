@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS: Final = (".png", ".svg", ".pdf")
+_INSTALL: Final = "pip install 'memplan[plot]' (from a checkout: pip install '.[plot]')"
 DPI: Final = 200
 """Dots an inch of a PNG: a figure of 8 by 4.5 inches is 1600 by 900."""
 
@@ -78,7 +79,7 @@ def check_figure_path(path: str) -> None:
         raise OutputError(f"{shown(path)}: there is no folder {shown(folder)}")
     check_output(path)
     if importlib.util.find_spec("matplotlib") is None:
-        raise OutputError("drawing needs matplotlib: pip install 'memplan[plot]', or draw in the terminal: --terminal")
+        raise OutputError(f"drawing needs matplotlib: {_INSTALL}, or draw in the terminal: --terminal")
 
 
 def _quiet() -> None:
@@ -97,7 +98,7 @@ def new_figure(width: float, height: float, theme: Theme) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise OutputError(f"drawing needs matplotlib: pip install 'memplan[plot]' ({error})") from None
+        raise OutputError(f"drawing needs matplotlib: {_INSTALL} ({error})") from None
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=theme.background)
     FigureCanvasAgg(figure)
     return figure

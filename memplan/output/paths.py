@@ -14,7 +14,7 @@ from memplan.output.compare import buffer_lines, signed
 from memplan.output.compare_json import comparison_object
 from memplan.output.explain import placed_object, ranges, shape_text, tenths
 from memplan.output.json import estimate_object
-from memplan.output.sweep import verdict_cell
+from memplan.output.sweep import closing_notes, verdict_cell
 from memplan.output.words import model_line, printable, settings_line, to_text
 
 
@@ -34,8 +34,7 @@ def render_paths(p: IndexerPaths, *, top: int = 12, colour: bool = False, unicod
         if buffer.change:
             lines += ["", *buffer_lines(buffer, "fused", "unfused", top // 2, unicode)]
     lines += ["", *(Text(context_line(side), "bold") for side in p.sides)]
-    inexact = dict.fromkeys(s.explanation.estimate.approximate for s in p.sides)
-    return to_text([*lines, *(f"not exact: {why}" for why in inexact if why)], colour)
+    return to_text([*lines, *closing_notes(side.explanation.estimate for side in p.sides)], colour)
 
 
 def usual_line(p: IndexerPaths) -> str:
@@ -62,7 +61,7 @@ def _said(side: PathSide) -> str:
     found = side.largest
     estimate = found.estimate if found.value is None or found.beyond is None else found.beyond[1]
     if estimate.refused is not None:
-        return f"llama.cpp refuses ({estimate.refused.kind})"
+        return f"llama.cpp refuses ({printable(estimate.refused.title)})"
     return f"it is {verdict_cell(estimate)[0]} MiB"
 
 

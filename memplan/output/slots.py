@@ -10,7 +10,7 @@ from rich.text import Text
 
 from memplan.output.columns import Cell, column_lines
 from memplan.output.json import estimate_object
-from memplan.output.sweep import MOST_COLUMNS, device_names, inexact_notes, least_cells, settings_text, verdict_cell
+from memplan.output.sweep import MOST_COLUMNS, closing_notes, device_names, least_cells, settings_text, verdict_cell
 from memplan.output.words import mib, model_line, printable, to_text
 from memplan.result import Estimate
 from memplan.sweeping.slots import SlotAdvice, SlotRow, SlotTable
@@ -32,7 +32,7 @@ def render_slots(table: SlotTable, given: Sequence[str] = (), *, colour: bool = 
         lines += ["", f"{table.release.name} has no fused indexer"]
     if table.advice is not None:
         lines += ["", Text(advice_line(table.advice), "bold green")]
-    return to_text([*lines, *inexact_notes(row.estimate for row in table.rows)], colour)
+    return to_text([*lines, *closing_notes(row.estimate for row in table.rows)], colour)
 
 
 def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool) -> Iterator[Text]:
@@ -83,7 +83,7 @@ def advice_line(advice: SlotAdvice) -> str:
 
 def _why(estimate: Estimate) -> str:
     if estimate.refused is not None:
-        return f"which llama.cpp refuses ({estimate.refused.kind})"
+        return f"which llama.cpp refuses ({printable(estimate.refused.title)})"
     short = [(-device.left, device.name) for device in estimate.short]
     if estimate.host.left is not None and estimate.host.left < 0:
         short.append((-estimate.host.left, "the host"))

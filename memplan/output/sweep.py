@@ -13,7 +13,7 @@ from rich.text import Text
 
 from memplan.output.columns import Cell, column_lines
 from memplan.output.json import estimate_object
-from memplan.output.words import mib, model_line, printable, to_text
+from memplan.output.words import host_notes, mib, model_line, printable, to_text
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.largest import Largest, slack
@@ -65,7 +65,7 @@ def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = Fals
         "",
         f"{fitting} of {len(rows)} fit",
     ]
-    return to_text([*lines, *inexact_notes(point.estimate for point in sweep.points)], colour)
+    return to_text([*lines, *closing_notes(point.estimate for point in sweep.points)], colour)
 
 
 def render_largest(
@@ -101,7 +101,7 @@ def render_largest(
         "",
         f"found by {how}, {tried} estimates",
     ]
-    return to_text([*lines, *inexact_notes(row.largest.estimate for row in rows)], colour)
+    return to_text([*lines, *closing_notes(row.largest.estimate for row in rows)], colour)
 
 
 def sweep_csv(sweep: Sweep) -> str:
@@ -198,7 +198,7 @@ def least_cells(estimate: Estimate) -> list[Cell]:
     """What is left where least is, and where that is."""
     if estimate.refused:
         return ["", ""]
-    places = [(device.left, device.name) for device in estimate.devices]
+    places = [(device.left, device.name) for device in estimate.devices if device.used]
     if estimate.host.left is not None:
         places.append((estimate.host.left, "the host"))
     if not places:
@@ -210,7 +210,7 @@ def least_cells(estimate: Estimate) -> list[Cell]:
 def verdict_cell(estimate: Estimate) -> tuple[str, str]:
     """Whether it fits, where it is short and by how many MiB, or why llama.cpp refuses; with a style."""
     if estimate.refused:
-        return f"refused: {estimate.refused.kind}", "red"
+        return f"refused: {printable(estimate.refused.title)}", "red"
     if estimate.fits:
         return "fits", "green"
     short = [f"{device.name} {mib(-device.left, up=True)}" for device in estimate.short]
@@ -227,6 +227,8 @@ def _beyond(found: Largest) -> str:
     return f"{value:,} is {verdict_cell(estimate)[0]}{'' if estimate.refused else ' MiB'}"
 
 
-def inexact_notes(estimates: Iterable[Estimate]) -> list[str]:
-    """Why some of it is not exact, each reason once."""
-    return [f"not exact: {why}" for why in dict.fromkeys(e.approximate for e in estimates if e.approximate)]
+def closing_notes(estimates: Iterable[Estimate]) -> list[str]:
+    """What is not checked, and why some of it is not exact, each reason once."""
+    estimates = list(estimates)
+    reasons = dict.fromkeys(e.approximate for e in estimates if e.approximate)
+    return host_notes(estimates) + [f"not exact: {why}" for why in reasons]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from memplan.backends.devices import CUDA
-from memplan.output.words import card_name, mib, model_line, printable, settings_line, to_text
+from memplan.output.words import card_name, mib, model_line, printable, settings_line, to_text, verdict_line
 from memplan.result import DeviceUse, Estimate, HostUse
 
 OUTSIDE = ("the CUDA context of each process", "pools that grow at run time")
@@ -117,23 +117,12 @@ def _legend(unicode: bool) -> Text:
 
 def _verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
     refused = estimate.refused
+    yield verdict_line(estimate), "bold green" if estimate.fits else "bold red"
     if refused is not None:
-        verb = "aborts" if refused.how == "abort" else "refuses to start"
-        yield f"llama.cpp {verb} with these settings: {refused.kind}", "bold red"
-        yield f"it says: {refused.said}", ""
+        if refused.title != refused.said:
+            yield f"it says: {refused.said}", ""
         if refused.mend:
             yield f"to mend it: {refused.mend}", ""
-    elif not estimate.fits:
-        short = [f"{device.name} is {mib(-device.left, up=True)} MiB short" for device in estimate.short]
-        if estimate.host.left is not None and estimate.host.left < 0:
-            short.append(f"the host is {mib(-estimate.host.left, up=True)} MiB short")
-        yield f"does not fit: {', '.join(short)}", "bold red"
-    elif not estimate.devices:
-        yield f"needs {mib(estimate.host.used, up=True)} MiB of the host's memory", "bold green"
-    else:
-        tight = min(estimate.devices, key=lambda device: device.left)
-        which = f", the least of {len(estimate.devices)} GPUs" if len(estimate.devices) > 1 else ""
-        yield f"fits: {mib(tight.left)} MiB left on {tight.name}{which}", "bold green"
     if not estimate.exact:
         yield f"not exact: {estimate.approximate}", "yellow"
 

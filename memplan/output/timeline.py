@@ -23,7 +23,7 @@ from memplan.output.figures import (
     size_label,
     title_lines,
 )
-from memplan.output.words import printable
+from memplan.output.words import batch_sizes, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +77,7 @@ def timeline_chart(x: Explanation, device: str = "") -> TimelineChart:
     name = printable(estimate.model.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf"))
     flags = estimate.flags
     slots = f"{flags.n_parallel} slot{'s' * (flags.n_parallel > 1)}"
-    settings = f"{estimate.n_ctx:,} tokens, {slots}, batch {flags.n_batch}/{flags.n_ubatch}"
+    settings = f"{estimate.n_ctx:,} tokens, {slots}, batch {batch_sizes(estimate)}"
     return TimelineChart(
         title=f"What fills the compute buffer? {name} on {rig_name(estimate)}",
         subtitle=f"llama-{flags.app} {estimate.llama}  ·  {settings}  ·  prompt graph of {estimate.nodes[0]:,} nodes",

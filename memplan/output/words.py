@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
+from memplan.llama.refusals import ABORT
 from memplan.result import Estimate
 
 MIB = 1 << 20
@@ -46,7 +47,49 @@ def settings_line(estimate: Estimate) -> str:
         tokens = f"{estimate.n_ctx:,} tokens shared by {count} {word}s"
     else:
         tokens = f"{count} {word}{'s' * (count > 1)} of {estimate.n_ctx_seq:,} tokens"
-    return f"llama-{flags.app} {estimate.llama}: {tokens}, batch {flags.n_batch}/{flags.n_ubatch}"
+    return f"llama-{flags.app} {estimate.llama}: {tokens}, batch {batch_sizes(estimate)}"
+
+
+def batch_sizes(estimate: Estimate) -> str:
+    """Batch and ubatch, as the context limits them."""
+    return f"{estimate.n_batch or estimate.flags.n_batch}/{estimate.n_ubatch or estimate.flags.n_ubatch}"
+
+
+def verdict_line(estimate: Estimate) -> str:
+    """Whether it fits, and by how much; or that llama.cpp does not start. One line."""
+    refused = estimate.refused
+    if refused is not None:
+        verb = "aborts" if refused.how == ABORT else "refuses to start"
+        return f"llama.cpp {verb} with these settings: {printable(refused.title)}"
+    host = estimate.host
+    used = [device for device in estimate.devices if device.used]
+    if not estimate.fits:
+        short = [f"{device.name} is {mib(-device.left, up=True)} MiB short" for device in estimate.short]
+        if host.left is not None and host.left < 0:
+            short.append(f"the host is {mib(-host.left, up=True)} MiB short")
+        return f"does not fit: {', '.join(short) or 'GPUs and host together need more than their one memory'}"
+    if not used:
+        unused = "; no GPU is used" if estimate.devices else ""
+        return f"needs {mib(host.used, up=True)} MiB of the host's memory{unused}"
+    tight = min(used, key=lambda device: device.left)
+    which = f", the least of {len(used)} GPUs" if len(used) > 1 else ""
+    unused = f" ({len(estimate.devices) - len(used)} more not used)" if len(used) < len(estimate.devices) else ""
+    unchecked = f"; the host needs {mib(host.used, up=True)} MiB (not checked)" if host_unchecked(estimate) else ""
+    return f"fits: {mib(tight.left)} MiB left on {tight.name}{which}{unused}{unchecked}"
+
+
+def host_unchecked(estimate: Estimate) -> bool:
+    """Whether much lies in a host's memory of which nobody said how large it is; much: a tenth of the model."""
+    host = estimate.host
+    return estimate.refused is None and host.total is None and host.used >= estimate.model.bytes // 10
+
+
+def host_notes(estimates: Iterable[Estimate]) -> list[str]:
+    """That the host's memory is not checked, where that may matter."""
+    most = max((e.host.used for e in estimates if e.devices and host_unchecked(e)), default=0)
+    if not most:
+        return []
+    return [f"not checked: the host, which needs up to {mib(most, up=True)} MiB; --host-mib says what it has"]
 
 
 def printable(text: str) -> str:

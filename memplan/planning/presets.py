@@ -122,8 +122,11 @@ def find_preset(name: str) -> Path:
     found = exact or of_rig[:1] or [file for file in files if file.stem.startswith(wanted)]
     if len(found) == 1:
         return found[0]
+    if not wanted:
+        raise SourceError("which preset? memplan preset list names them all")
     if found:
-        raise SourceError(f"preset {shown(name)}: which of {', '.join(file.stem for file in found)}?")
+        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+        raise SourceError(f"preset {shown(name)}: which of {', '.join(file.stem for file in found[:4])}{more}?")
     raise SourceError(f"preset {shown(name)}: there is none; memplan preset list names them all")
 
 

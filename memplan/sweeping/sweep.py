@@ -8,15 +8,14 @@ from itertools import product
 from math import prod
 
 from memplan.backends.devices import Rig
-from memplan.errors import FlagError
+from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
+from memplan.llama.context import Path, Paths
 from memplan.llama.flags import arity, check_devices, normalized, parse_flags
+from memplan.releases import Indexer, find_release
 from memplan.result import Estimate
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import MAX_POINTS, Axis, Value, gpu_specs, make_axis, parse_axis
-
-INDEXER = "LIGHTNING_INDEXER"
-"""The op that GPUs refuse with ``indexer=unfused``."""
 
 Progress = Callable[[int, int], None]
 """Told how many points are done, and of how many."""
@@ -50,7 +49,8 @@ class Subject:
     """What a sweep asks about, before its axes change it.
 
     ``flags``: llama-server's, as words.  ``app``: whose defaults hold.  ``finish``: adds to each estimate what is to be
-    said of all.  The rest is what ``memplan.estimate`` takes.
+    said of all.  ``indexer``: the path that is asked for, where the release has both.  The rest is what
+    ``memplan.estimate`` takes.
     """
 
     header: Header
@@ -60,6 +60,7 @@ class Subject:
     without_ops: tuple[str, ...] = ()
     app: str = "server"
     finish: Callable[[Estimate], Estimate] | None = None
+    indexer: Path = "auto"
 
     def without(self, axis: Axis) -> Subject:
         """The same with all flags gone that ``axis`` would set."""
@@ -83,8 +84,7 @@ class Subject:
             return replace(self, app=str(value))
         if axis.name == "gpu":
             return replace(self, rig=replace(parse_gpus(gpu_specs(str(value))), host_total=self.rig.host_total))
-        others = tuple(op for op in self.without_ops if op != INDEXER)
-        return replace(self, without_ops=(*others, INDEXER) if value == "unfused" else others)
+        return replace(self, indexer="unfused" if value == "unfused" else "fused")
 
     def ask(self) -> Estimate:
         """The estimate. Raises MemplanError."""
@@ -92,7 +92,9 @@ class Subject:
 
         flags = parse_flags(self.flags, self.app)
         check_devices(flags, self.rig)
-        answer = estimate(self.header, flags, self.rig, self.release, self.without_ops)
+        unfused_only = find_release(self.release)[0].indexer is Indexer.UNFUSED
+        paths = Paths(indexer="auto" if unfused_only else self.indexer)
+        answer = estimate(self.header, flags, self.rig, self.release, self.without_ops, paths)
         return answer if self.finish is None else self.finish(answer)
 
 
@@ -167,6 +169,11 @@ def sweep(
     Raises:
         MemplanError: an axis, flag or device that cannot be, in one line.
     """
+    from memplan.estimator import check_types
+
+    check_types(header, parse_flags(flags, app), rig, release)
+    if isinstance(over, str):
+        raise FlagError(f"{shown(over)}: give a list of axes, as in [{shown(over)}]")
     if isinstance(over, Mapping):
         axes = [
             parse_axis(f"{name}={values}") if isinstance(values, str) else make_axis(name, values)

@@ -23,11 +23,14 @@ class Engine:
     buffers: dict[str, BufferUse] | None = None
     error: BaseException | None = None
     asked: list[tuple[Header, Flags, Rig, Any, tuple[str, ...]]] = field(default_factory=list)
+    more: list[tuple[Any, ...]] = field(default_factory=list)
+    """What came after these, for each."""
 
     def estimate(
         self, header: Header, flags: Flags, rig: Rig, llama: Any = "latest", without_ops: Iterable[str] = (), *more: Any
     ) -> Estimate:
         self.asked.append((header, flags, rig, llama, tuple(without_ops)))
+        self.more.append(more)
         if self.error is not None:
             raise self.error
         return made_up(flags, rig, self.buffers)

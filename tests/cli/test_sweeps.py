@@ -15,6 +15,7 @@ import pytest
 
 from memplan.cli import main
 from memplan.cli.terminal import ProgressBar
+from memplan.llama.context import Paths
 from tests.cli.conftest import Engine
 from tests.test_exported_members import loaded_by
 
@@ -70,11 +71,18 @@ def test_rigs_releases_and_kernels_as_axes(capsys: pytest.CaptureFixture[str], e
     over = ("--over", "gpu=RTX 3090,2*RTX 3090+RTX 5090", "--over", "llama=v0.4.0,v0.5.0", "--over", "indexer=unfused")
     out(capsys, "sweep", MODEL, *over)
     assert [(len(rig.gpus), release, ops) for _, _, rig, release, ops in engine.asked] == [
-        (1, "v0.4.0", ("LIGHTNING_INDEXER",)),
-        (1, "v0.5.0", ("LIGHTNING_INDEXER",)),
-        (3, "v0.4.0", ("LIGHTNING_INDEXER",)),
-        (3, "v0.5.0", ("LIGHTNING_INDEXER",)),
+        (1, "v0.4.0", ()),
+        (1, "v0.5.0", ()),
+        (3, "v0.4.0", ()),
+        (3, "v0.5.0", ()),
     ]
+    assert engine.more == [(Paths(indexer="unfused"),)] * 4
+
+
+def test_host_mib_holds_for_every_rig(capsys: pytest.CaptureFixture[str], engine: Engine) -> None:
+    out(capsys, "sweep", MODEL, "--host-mib", "4096", "--over", "gpu=RTX 3090,2*RTX 3090")
+    out(capsys, "sweep", MODEL, *GPU, "--host-mib", "4096", "--over", "np=1")
+    assert [rig.host_total for _, _, rig, _, _ in engine.asked] == [4096 << 20] * 3
 
 
 def test_plot_into_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -172,6 +180,15 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("sweep", MODEL, *GPU, "--over", "np=1", "--host-mib", "0"), "--host-mib 0: must be 1 or more"),
     (("plan", MODEL, *GPU, "--format", "sh", "-o", "plan.sh"), "-o: this command writes to stdout"),
     (("verify", "/nowhere/m.gguf"), "/nowhere/m.gguf"),
+    (("plan", MODEL, *GPU, "--search", ""), "--search: a name is missing"),
+    (("plan", MODEL, *GPU, "--search", "c,"), "--search: a name is missing"),
+    (("slots", MODEL, *GPU, "--np", ",".join(map(str, range(1, 257)))), "256 counts of slots; at most 32"),
+    (("preset", "show", ""), "which preset?"),
+    (("preset", "show", "x" * 5000), "there is none"),
+    (("preset", "--fit", MODEL, *GPU, "--projector", os.devnull), "an empty file"),
+    (("preset", "--fit", MODEL, *GPU, "--projector", "/"), "no file"),
+    (("estimate", MODEL, "--gpu", "RTX 3090:::1.0"), "compiled for 5.0 and above"),
+    (("estimate", MODEL, *GPU, "--override-kv", "general.architecture=str:llama"), "is not modelled"),
     (("sweep", MODEL, *GPU, "--max", "ctk"), "takes no numbers"),
     (("sweep", MODEL, *GPU, "--max", "x"), "no axis"),
     (("sweep", MODEL, *GPU, "--max", "ctx", "--max", "np"), "only one"),

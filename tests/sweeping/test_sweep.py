@@ -4,6 +4,7 @@ import pytest
 
 import memplan
 from memplan.errors import FlagError
+from memplan.llama.context import Paths
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
@@ -33,9 +34,24 @@ def test_axes_that_are_no_flags() -> None:
     assert len(result.points) == 16
     for (llama, indexer, gpu, app), estimate in ((point.values, point.estimate) for point in result.points):
         assert estimate.llama == llama
-        assert estimate.without_ops == (("LIGHTNING_INDEXER",) if indexer == "unfused" else ())
+        assert estimate.without_ops == ()
+        assert [note.split(":")[0] for note in estimate.notes if "--indexer" in note] == [f"--indexer {indexer}"]
         assert len(estimate.devices) == (2 if str(gpu).startswith("2") else 1)
         assert estimate.flags.app == app
+
+
+def test_the_indexers_paths_are_those_of_estimate() -> None:
+    flags = ["-c", "32768", "-np", "1"]
+    points = sweep(MODEL, flags, RIG, ["indexer=fused,unfused"]).points
+    for point in points:
+        asked = memplan.estimate(MODEL, parse_flags(flags), RIG, paths=Paths(indexer=point.values[0]))  # type: ignore[arg-type]
+        assert point.estimate.buffers == asked.buffers
+    assert points[0].estimate.buffers["CUDA0"].compute < points[1].estimate.buffers["CUDA0"].compute
+
+
+def test_a_release_without_a_fused_indexer_has_one_path() -> None:
+    fused, unfused = sweep(MODEL, ["-c", "4096", "-np", "1"], RIG, ["indexer=fused,unfused"], "b9842").points
+    assert fused.estimate.buffers == unfused.estimate.buffers
 
 
 def test_each_point_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

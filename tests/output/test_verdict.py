@@ -1,0 +1,90 @@
+"""The line that says whether it fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memplan.estimator import estimate
+from memplan.llama.flags import parse_flags
+from memplan.llama.refusals import OTHER, REFUSED, Refusal
+from memplan.models.open import open_model
+from memplan.output.explain import render_explanation
+from memplan.output.sweep import closing_notes, least_cells, verdict_cell
+from memplan.output.table import render_table
+from memplan.output.words import settings_line, verdict_line
+from memplan.result import BufferUse
+from memplan.rig import parse_gpus
+from tests.estimates import BUFFERS, MIB, REFUSAL, RIG, TOO_MUCH, made_up
+
+ON_HOST = {**BUFFERS, "CPU": BufferUse(75000 * MIB, 0, 0)}
+UNKNOWN_HOST = replace(RIG, host_total=None)
+WORDS = Refusal(OTHER, REFUSED, "vector::_M_range_check", "free some memory")
+
+
+def test_the_least_of_the_gpus_in_use() -> None:
+    assert verdict_line(made_up()) == "fits: 405 MiB left on CUDA1, the least of 3 GPUs"
+    one = made_up(buffers={"CUDA2": BUFFERS["CUDA2"], "CPU": BUFFERS["CPU"]})
+    assert verdict_line(one) == "fits: 49,505 MiB left on CUDA2 (2 more not used)"
+    assert [str(cell if isinstance(cell, str) else cell[0]) for cell in least_cells(one)] == ["49,505", "CUDA2"]
+
+
+def test_no_gpu_in_use() -> None:
+    none = made_up("-np 1 -dev none", buffers={"CPU": BufferUse(80000 * MIB, 0, 0)})
+    assert verdict_line(none) == "needs 80,000 MiB of the host's memory; no GPU is used"
+
+
+def test_a_host_that_nobody_told_the_size_of() -> None:
+    much = made_up(rig=UNKNOWN_HOST, buffers=ON_HOST)
+    assert verdict_line(much).endswith("; the host needs 76,043 MiB (not checked)")
+    assert "not checked" not in verdict_line(made_up(buffers=ON_HOST))  # its size is known
+    assert "not checked" not in verdict_line(made_up(rig=UNKNOWN_HOST))  # next to nothing lies there
+    assert closing_notes([much, made_up()]) == [
+        "not checked: the host, which needs up to 76,043 MiB; --host-mib says what it has"
+    ]
+    assert closing_notes([made_up(buffers=ON_HOST), made_up(rig=UNKNOWN_HOST)]) == []
+
+
+def test_what_does_not_fit() -> None:
+    assert verdict_line(made_up(buffers=TOO_MUCH)).startswith("does not fit: CUDA1 is 595 MiB short")
+    small = made_up(rig=replace(RIG, host_total=1000 * MIB))
+    assert "the host is 51 MiB short" in verdict_line(small)
+    unified = made_up(rig=replace(RIG, host_total=20000 * MIB))
+    assert "their one memory" in verdict_line(replace(unified, unified=True))
+
+
+@pytest.mark.parametrize(("refused", "said"), [(REFUSAL, "k-v-types-differ"), (WORDS, "vector::_M_range_check")])
+def test_a_refusal_without_a_name_is_told_in_llama_cpps_words(refused: Refusal, said: str) -> None:
+    estimate = made_up(refused=refused)
+    assert verdict_line(estimate) == f"llama.cpp refuses to start with these settings: {said}"
+    assert verdict_cell(estimate)[0] == f"refused: {said}"
+    text = render_table(estimate)
+    assert text.count(refused.said.split()[0]) == 1
+    assert "settings: other" not in text
+
+
+def test_the_batch_is_the_one_that_llama_cpp_takes() -> None:
+    asked = made_up("-np 1 -b 9000 -ub 99999999")
+    assert settings_line(replace(asked, n_batch=4096, n_ubatch=4096)).endswith("batch 4096/4096")
+
+
+def test_an_explanation_says_it_first() -> None:
+    from memplan.explaining.result import Explanation
+
+    lines = render_explanation(Explanation(made_up())).splitlines()
+    assert lines[2] == "fits: 405 MiB left on CUDA1, the least of 3 GPUs"
+
+
+def test_a_build_between_releases_is_said_once() -> None:
+    flags = parse_flags(["-c", "512", "-np", "1"])
+    found = estimate(open_model("deepseek-v4-flash"), flags, parse_gpus(["RTX PRO 6000"]), "b99999")
+    text = " ".join(render_table(found).split())
+    assert text.count("newer than any modelled release") == 1
+    assert not found.exact
+
+
+def test_a_ubatch_larger_than_the_batch() -> None:
+    flags = parse_flags(["-c", "512", "-np", "1", "-ub", "99999999"])
+    found = estimate(open_model("deepseek-v4-flash"), flags, parse_gpus(["RTX PRO 6000"]))
+    assert settings_line(found).endswith("batch 512/512")
