@@ -43,7 +43,8 @@ def run_app(args: list[str]) -> int:
         describe = getattr(error, "format_message", None)
         if describe is None:
             raise
-        raise UsageError(f"{describe().rstrip('.?')}; see memplan --help") from None
+        said = describe().rstrip(".?")
+        raise UsageError(f"{said if len(said) <= 200 else said[:200] + '...'}; see memplan --help") from None
     sys.stdout.write(out.getvalue())
     return status if isinstance(status, int) else 0
 

@@ -95,6 +95,7 @@ class _Work:
     def __init__(self, load: Load, asked: Asked) -> None:
         self.load, self.asked = load, asked
         self.notes: list[str] = []
+        self.other_model = False
         self.header = self._header()
         self.release, self.release_name = self._release()
         self.rig = asked.rig if asked.rig is not None else rig_of(load)
@@ -129,7 +130,10 @@ class _Work:
         given = self.asked.header
         if given is not None:
             if same_types(self.load, given) is False:
-                self.notes.append(f"the model given, {given.name}, has other tensors than the log's")
+                self.other_model = True
+                self.notes.append(
+                    f"the model given, {given.name}, has other tensors than the log's: no flags are recommended for it"
+                )
             return given
         names = builtin_models(self.load)
         if not names:
@@ -225,6 +229,8 @@ class _Work:
         return estimate(self.header, flags, self.rig, release)
 
     def _cause(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
+        if self.other_model:
+            predicted = None  # what is predicted of another model explains nothing
         failure = self.load.failed
         if failure is None:
             return self._no_failure(predicted, rows)
@@ -260,6 +266,8 @@ class _Work:
     def _mends(self, predicted: Estimate | None, cause: Cause) -> tuple[Mend, ...]:
         tried = {"slots", "unfused-indexer", "one-gpu-short", "too-little-memory"}
         if predicted is None or predicted.refused is not None or cause.kind not in tried or predicted.fits:
+            return ()
+        if self.other_model:
             return ()
         release = self.release or LATEST
         known: dict[tuple[str, ...], Estimate | None] = {}

@@ -192,10 +192,14 @@ def unknown_flag(flag: str, others: Sequence[str] = ()) -> FlagError:
     if equals and arity(name) == 0:
         return FlagError(f"{shown(flag)}: {name} takes no value, give it alone")
     if equals and arity(name):
-        return FlagError(f"{shown(flag)}: llama-server wants a space, not an equals sign: {name} {value}")
+        return FlagError(f"{shown(flag)}: llama-server wants a space, not an equals sign: {name} {_cut(value)}")
     near = difflib.get_close_matches(normalized(name), [*others, *table.ARITY], n=3, cutoff=0.7)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; neither memplan nor llama-server has it"
     return FlagError(f"unknown flag {shown(name)}{hint}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def check_devices(flags: Flags, rig: Rig | int) -> None:

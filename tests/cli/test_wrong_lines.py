@@ -17,6 +17,9 @@ GPU = ("--gpu", "RTX 3090")
 
 WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("estimat",), "No such command"),
+    (("y" * 5000,), "No such command"),
+    (("models", "y" * 5000), "unexpected extra argument"),
+    (("estimate", MODEL, *GPU, f"--ctx-size={'1' * 5000}"), "a space, not an equals sign"),
     (("--versio",), "No such option"),
     (("-c", "4096"), "No such option"),
     (("models", "extra"), "unexpected extra argument"),

@@ -260,6 +260,14 @@ def test_another_model_than_the_logs_is_said() -> None:
     assert any("other tensors" in note for note in found.notes) and not found.agrees
 
 
+def test_no_flags_are_recommended_for_another_model_than_the_logs() -> None:
+    (load,) = loads(text("r31-four-slots"))
+    own, other = diagnose(load), diagnose(load, Asked(builtin_header("deepseek-v4-flash:mxfp4")))
+    assert own.mends and own.cause.kind == other.cause.kind == "slots"
+    assert not other.mends
+    assert any("no flags are recommended" in note for note in other.notes)
+
+
 def test_every_kind_of_cause_is_explained_in_the_docs() -> None:
     from memplan.diagnosing import causes
 
