@@ -150,7 +150,7 @@ def sentences(buffer: BufferChange, a: str, b: str) -> Iterator[str]:
             f" {'more' if buffer.lost > 0 else 'fewer'} lie in gaps between them"
         )
     elif buffer.lost:
-        yield f"live tensors {signed(buffer.alive)} MiB, gaps between them {signed(buffer.lost)} MiB"
+        yield f"live tensors {with_unit(buffer.alive)}, gaps between them {with_unit(buffer.lost)}"
     if buffer.same_moment:
         large = [gap for gap in buffer.gaps if (gap.bytes - gap.other) * 4 >= max(abs(buffer.change), abs(buffer.lost))]
         for gap in large[:2]:
@@ -234,3 +234,9 @@ def _size(members: Sequence[Placed]) -> str:
 def signed(size: int) -> str:
     """Bytes as MiB with their sign; in bytes where that would be 0.0."""
     return f"{size:+,} B" if 0 < abs(size) < MIB // 20 else f"{size / MIB:+,.1f}"
+
+
+def with_unit(size: int) -> str:
+    """``signed`` with the one unit that it is in, for a sentence."""
+    said = signed(size)
+    return said if said.endswith(" B") else f"{said} MiB"
