@@ -37,7 +37,9 @@ def releases(
         mark = "*" if release is LATEST else " "
         made = "a fork of build" if release in FORKS else "build"
         sys.stdout.write(f"{mark} {release.name:<8} {made} {release.build}\n")
-        sys.stdout.write(fill(release.changed, width, initial_indent="    ", subsequent_indent="    ") + "\n")
+        sys.stdout.write(
+            fill(release.changed, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False) + "\n"
+        )
     sys.stdout.write(
         fill(
             "* is the default; a build between two takes the older one, one newer than all the newest; both say so",
