@@ -32,6 +32,8 @@ def render_slots(table: SlotTable, given: Sequence[str] = (), *, colour: bool = 
         lines += ["", f"{table.release.name} has no fused indexer"]
     if table.advice is not None:
         lines += ["", Text(advice_line(table.advice), "bold green")]
+    elif none_fits := none_fits_line(table):
+        lines += ["", Text(none_fits, "bold red")]
     return to_text([*lines, *closing_notes(row.estimate for row in table.rows)], colour)
 
 
@@ -79,6 +81,34 @@ def advice_line(advice: SlotAdvice) -> str:
             each = "each" if row.slots > 1 and not row.unified else "in all" if row.slots > 1 else "for its slot"
             fits.append(f"{' '.join(row.words)} ({row.estimate.n_ctx_seq:,} tokens {each})")
     return f"{said}; what fits: {', or '.join(fits)}"
+
+
+def none_fits_line(table: SlotTable) -> str:
+    """Why none of the rows on the path that the release takes fits, and what to do; empty if one does."""
+    rows = [row.estimate for row in table.rows if row.indexer == table.usual]
+    if any(e.fits for e in rows):
+        return ""
+    elsewhere = f" on the {table.usual} indexer" if any(row.estimate.fits for row in table.rows) else ""
+    started = [e for e in rows if e.refused is None]
+    if not started:
+        mends = dict.fromkeys(e.refused.mend for e in rows if e.refused is not None and e.refused.mend)
+        return f"no slot count starts{elsewhere}{': ' if mends else ''}{'; or '.join(map(printable, mends))}"
+    said = f"no slot count fits{elsewhere}"
+    if not all(e.short for e in started):
+        most = max((-e.host.left for e in started if e.host.left is not None), default=0)
+        host = "the host's memory is too small" if most > 0 else "GPUs and host have too little memory together"
+        return f"{said}: {host}; ask memplan plan"
+    best = max(started, key=lambda e: min(device.left for device in e.devices))
+    over = [device for device in best.devices if device.model > device.free]
+    ask = "ask memplan plan" if best.flags.overrides else "add -cmoe, or ask memplan plan"
+    if sum(device.model for device in best.devices) > sum(device.free for device in best.devices):
+        which = "the GPUs" if len(best.devices) > 1 else "the GPU"
+        return f"{said}: the weights alone exceed {which}; {ask}"
+    if over:
+        names = f"{over[0].name}{f' and {len(over) - 1} more' if len(over) > 1 else ''}"
+        return f"{said}: the weights alone exceed {names}; {ask}"
+    parts = "weights do, caches and compute buffers do not"
+    return f"{said}, of those tried: {parts}; lower -c or -ub, or ask memplan plan"
 
 
 def _why(estimate: Estimate) -> str:

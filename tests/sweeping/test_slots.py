@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
-from memplan.output.slots import advice_line, render_slots
+from memplan.output.slots import advice_line, none_fits_line, render_slots
 from memplan.rig import parse_gpus
 from memplan.sweeping.slots import SlotTable, slot_table
 from memplan.sweeping.sweep import Subject
@@ -85,3 +87,27 @@ def test_many_gpus_share_a_column() -> None:
     table = slots("-c 4096 -cmoe", "8*RTX 3090", (1,))
     text = render_slots(replace(table, rows=table.rows[:2]))
     assert "most compute  on" in text and "CUDA7 compute" not in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "said"),
+    [
+        ("-c 4096", "RTX 3090", "no slot count fits: the weights alone exceed the GPU; add -cmoe, or ask memplan plan"),
+        ("-c 4096", "2*RTX 3090", "no slot count fits: the weights alone exceed the GPUs; add -cmoe, or ask memplan"),
+        ("-c 4096 -ncmoe 1", "RTX 3090", "no slot count fits: the weights alone exceed the GPU; ask memplan plan"),
+        ("-c 4096 -ts 9,1", "2*RTX PRO 6000:60000", "no slot count fits: the weights alone exceed CUDA0; add -cmoe"),
+        ("-c 1048576 -ub 4096 -b 4096 -cmoe", "RTX 3090:12000", "fits, of those tried: weights do, caches and compute"),
+        ("-c 4096 -cmoe -ctk q8_0", "RTX 3090", "no slot count starts: give both: -ctk q8_0 -ctv q8_0"),
+    ],
+)
+def test_that_nothing_fits_is_the_last_line(flags: str, gpu: str, said: str) -> None:
+    table = slots(flags, gpu, (1,))
+    assert table.advice is None
+    assert said in none_fits_line(table)
+    assert render_slots(table).count(none_fits_line(table)) == 1
+
+
+def test_that_nothing_fits_is_not_said_when_something_does() -> None:
+    table = slots("-c 4096 -cmoe", "RTX 3090", (1,))
+    assert none_fits_line(table) == ""
+    assert "no slot count" not in render_slots(table)
