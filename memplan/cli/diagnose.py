@@ -26,6 +26,7 @@ Usage: memplan diagnose LOG [llama-server's flags] [options]
   asked for, what memplan predicts for the same, whether they agree, why it
   failed, and which flags mend it. LOG is a file, or - for what is piped in;
   timestamps, colours and other lines in it do not matter, nor does its end.
+  Loads that are the same, of a service that restarts, are explained once.
 
   A log from llama-server -v (or --verbosity 4) shows the most. What it does not
   show can be given after it: the flags llama-server was started with (its whole
@@ -66,7 +67,7 @@ def run(argv: Sequence[str]) -> int:
     # flags with values that llama-server would not take are the user's, not the log's
     flags = parse_flags(arguments.flags, arguments.app)
 
-    from memplan.diagnosing.diagnosis import Asked, diagnose
+    from memplan.diagnosing.diagnosis import Asked, diagnose_all
     from memplan.diagnosing.lines import clean_lines
     from memplan.diagnosing.reader import read_log
     from memplan.output.diagnosis import render_diagnoses, render_diagnoses_json
@@ -85,7 +86,7 @@ def run(argv: Sequence[str]) -> int:
         raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
     rig = rig_of(arguments)[0] if given else None
     asked = Asked(header, arguments.flags, rig, "" if arguments.llama == "latest" else arguments.llama)
-    diagnoses = [diagnose(load, asked) for load in chosen(loads, "--all" in arguments.own)]
+    diagnoses = diagnose_all(chosen(loads, "--all" in arguments.own), asked)
     if arguments.json:
         sys.stdout.write(render_diagnoses_json(diagnoses))
     else:

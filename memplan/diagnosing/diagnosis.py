@@ -89,6 +89,18 @@ def diagnose(load: Load, asked: Asked | None = None) -> Diagnosis:
     return _Work(load, asked or Asked()).result()
 
 
+def diagnose_all(loads: Sequence[Load], asked: Asked | None = None) -> list[Diagnosis]:
+    """Explain every load, those that are the same but for their place in the log once."""
+    known: dict[str, Diagnosis] = {}
+    found = []
+    for load in loads:
+        content = load.content
+        if content not in known:
+            known[content] = diagnose(load, asked)
+        found.append(replace(known[content], load=load))
+    return found
+
+
 class _Work:
     """One diagnosis in the making."""
 
@@ -323,4 +335,4 @@ def _rows(load: Load, predicted: Estimate) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-__all__ = ["Asked", "Diagnosis", "Row", "Seen", "diagnose"]
+__all__ = ["Asked", "Diagnosis", "Row", "Seen", "diagnose", "diagnose_all"]

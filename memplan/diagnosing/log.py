@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -91,3 +91,8 @@ class Load:
     def failed(self) -> Failure | None:
         """The failure that ended it; None for a load that went well as far as the log goes."""
         return self.failures[-1] if self.failures else None
+
+    @property
+    def content(self) -> str:
+        """All that is known of it but where it stands: equal for loads that are the same but for their place."""
+        return repr(replace(self, line=0))

@@ -14,12 +14,20 @@ _MIB = 1 << 20
 
 
 def render_diagnoses(diagnoses: Sequence[Diagnosis], *, width: int = 100) -> str:
-    """All loads of a log, for people; ending in a newline."""
+    """All loads of a log, for people, those that are the same once; ending in a newline."""
     width = min(max(width, 40), 110)
-    blocks = []
+    same: dict[str, list[int]] = {}
     for i, diagnosis in enumerate(diagnoses):
-        number = f"load {i + 1} of {len(diagnoses)}, line {diagnosis.load.line}: " if len(diagnoses) > 1 else ""
-        blocks.append("\n".join(_lines(diagnosis, number, width)))
+        same.setdefault(diagnosis.load.content, []).append(i)
+    blocks = []
+    for first, *others in same.values():
+        diagnosis = diagnoses[first]
+        number = f"load {first + 1} of {len(diagnoses)}, line {diagnosis.load.line}: " if len(diagnoses) > 1 else ""
+        lines = list(_lines(diagnosis, number, width))
+        if others:
+            last = diagnoses[others[-1]].load.line
+            lines += _wrapped(f"the same load {len(others) + 1} times, the last from line {last} on", width)
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
 

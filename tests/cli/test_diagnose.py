@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from memplan.cli import main
+from memplan.diagnosing import diagnosis
+from memplan.diagnosing.diagnosis import Asked, Diagnosis
+from memplan.diagnosing.diagnosis import diagnose as explain
+from memplan.diagnosing.log import Load
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
 GOOD = str(LOGS / "good-v0.5.0.log")
@@ -42,6 +46,38 @@ def test_json_and_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     first, second = json.loads(capsys.readouterr().out)["loads"]
     assert (first["cause"]["kind"], first["agrees"], first["failed"]) == ("nothing-wrong", True, None)
     assert second["failed"]["said"].startswith("DeepSeek4 does not support")
+
+
+def test_loads_that_are_the_same_are_explained_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def counted(load: Load, said: Asked | None = None) -> Diagnosis:
+        asked.append(load.line)
+        return explain(load, said)
+
+    monkeypatch.setattr(diagnosis, "diagnose", counted)
+    short = (LOGS / "r8-one-card-short.log").read_text()
+    (tmp_path / "log").write_text(short * 20 + Path(GOOD).read_text() + short * 20)
+    assert main(["diagnose", str(tmp_path / "log"), "--check"]) == 1
+    out = capsys.readouterr().out
+    assert (len(asked), out.count("cause (")) == (2, 2)
+    lines = short.count("\n")
+    assert out.startswith(f"load 1 of 41, line {asked[0]}: ") and f"\nload 21 of 41, line {asked[1]}: " in out
+    # programs get every load
+    assert main(["diagnose", str(tmp_path / "log"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["loads"]
+    assert [len(found), found[0]["line"], found[1]["line"]] == [41, asked[0], asked[0] + lines]
+    assert f"\nthe same load 40 times, the last from line {found[40]['line']} on\n" in out
+    assert found[0] | {"line": 0} == found[40] | {"line": 0} != found[20] | {"line": 0}
+
+
+def test_loads_that_differ_in_one_thing_are_explained_each(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(FAILED + FAILED.replace("q8_0", "q4_0"))
+    assert main(["diagnose", str(tmp_path / "log"), "-ctk", "q8_0"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("cause (") == 2 and "the same load" not in out
 
 
 def test_flags_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
