@@ -30,11 +30,13 @@ def render_slots(table: SlotTable, given: Sequence[str] = (), *, colour: bool = 
         lines += ["", Text(f"{path.capitalize()} indexer{usual}", "bold"), *_block(rows, names, unicode)]
     if {row.indexer for row in table.rows} == {"unfused"}:
         lines += ["", f"{table.release.name} has no fused indexer"]
+    notes = closing_notes(row.estimate for row in table.rows)
+    lines += ["", *notes] if notes else []
     if table.advice is not None:
         lines += ["", Text(advice_line(table.advice), "bold green")]
     elif none_fits := none_fits_line(table):
         lines += ["", Text(none_fits, "bold red")]
-    return to_text([*lines, *closing_notes(row.estimate for row in table.rows)], colour)
+    return to_text(lines, colour)
 
 
 def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool) -> Iterator[Text]:
