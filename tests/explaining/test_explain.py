@@ -30,7 +30,8 @@ CASES = [
     case
     for name in FILES
     for case in cases(name)
-    if case.get("release") in BY_NAME and "buffers" in case.get("truth", ())
+    # models of made-up shapes stand in their case; the built-in ones are enough here
+    if isinstance(case["model"], str) and case.get("release") in BY_NAME and "buffers" in case.get("truth", ())
 ]
 
 
