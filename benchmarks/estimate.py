@@ -66,7 +66,7 @@ def in_process(runs: int) -> None:
     """One more estimate of each kind, beside the plain replay of the whole graph."""
     model = mp.read_model("deepseek-v4-flash")
     one, two, eight = (mp.parse_gpus([spec]) for spec in (CARD, "2*RTX 3090", "8*RTX 3090"))
-    unfused = ("LIGHTNING_INDEXER", "DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
+    unfused = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 
     def flags(run: int, *more: str) -> mp.Flags:
         # a context that was not asked about before
@@ -85,7 +85,7 @@ def in_process(runs: int) -> None:
                 "another ubatch": lambda run: mp.estimate(model, flags(0, "-ub", str(512 + 64 * run)), one),
                 "another placement, 2 GPUs": lambda run: mp.estimate(model, flags(0, "-ncmoe", str(8 + run)), two),
                 "another placement, 8 GPUs": lambda run: mp.estimate(model, flags(0, "-ncmoe", str(8 + run)), eight),
-                "hyper-connections in small ops": lambda run: mp.estimate(model, flags(run), one, "latest", unfused[1:]),
+                "hyper-connections in small ops": lambda run: mp.estimate(model, flags(run), one, "latest", unfused),
             },
             runs,
         ),

@@ -97,7 +97,8 @@ def test_attention() -> None:
 
 
 def test_deepseek_ops() -> None:
-    score = ops.lightning_indexer(f32(128, 64, 7, 2), ops.new(F16, 128, 1, 256, 2), f32(64, 7, 1, 2), ops.new(F16, 256, 7, 1, 2))
+    keys, mask = ops.new(F16, 128, 1, 256, 2), ops.new(F16, 256, 7, 1, 2)
+    score = ops.lightning_indexer(f32(128, 64, 7, 2), keys, f32(64, 7, 1, 2), mask)
     assert score.ne == (256, 7, 1, 2)
     x, mixes = f32(16, 4, 7), f32(24, 7)
     assert ops.dsv4_hc_comb(mixes, f32(3), f32(24), 4).ne == (4, 4, 7, 1)

@@ -35,7 +35,7 @@ DENIED = (
     ("MUL_MAT_ID",), ("RMS_NORM", "GLU"), ("SET_ROWS",), ("DSV4_HC_POST",),
 )  # fmt: skip
 
-OVERRIDES = (
+OVERRIDES: tuple[list[str], ...] = (
     [],
     ["-cmoe"],
     ["-ncmoe", "4"],
@@ -54,7 +54,7 @@ def questions(draw: st.DrawFn) -> tuple[str, list[str], int, tuple[str, ...], st
     n_gpus = draw(st.integers(0, 4))
     args = ["-c", str(draw(st.sampled_from([256, 1000, 4096, 20000]))), "-b", "2048"]
     args += ["-ub", str(draw(st.sampled_from([1, 31, 64, 512])))]
-    args += ["-np", str(draw(st.sampled_from([1, 2, 3])))] + draw(st.sampled_from([[], ["-kvu"]]))
+    args += ["-np", str(draw(st.sampled_from([1, 2, 3]))), *draw(st.sampled_from([[], ["-kvu"]]))]
     args += ["-fa", draw(st.sampled_from(["on", "off", "auto"]))]
     cache_type = draw(st.sampled_from(["f16", "f16", "q8_0", "f32"]))
     args += ["-ctk", cache_type, "-ctv", cache_type]

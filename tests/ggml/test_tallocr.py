@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,7 +78,7 @@ def test_live_tensors_never_overlap(moves: list[tuple[int, int]], chunk: int) ->
         else:
             live.append((t.alloc(blocks * 128), blocks * 128))
         taken = sorted((place[0], place[1], size) for place, size in live)
-        for a, b in zip(taken, taken[1:], strict=False):
+        for a, b in itertools.pairwise(taken):
             assert a[0] != b[0] or a[1] + a[2] <= b[1]
     for place, size in live:
         t.free(place, size)
