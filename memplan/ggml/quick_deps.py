@@ -18,7 +18,7 @@ Run = tuple[int, int, int]
 """Nodes of a part from one to another on one backend."""
 
 
-KEPT_RUNS = 4096
+KEPT_RUNS = 768
 """Runs that a finder remembers."""
 
 

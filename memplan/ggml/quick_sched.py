@@ -177,7 +177,7 @@ class Crossing:
     inputs: list[int]
 
 
-KEPT_CASES = 2048
+KEPT_CASES = 384
 """Cases that a scheduler remembers."""
 
 
