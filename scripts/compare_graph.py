@@ -97,7 +97,9 @@ def build(
     header: Header, release: str, flags: Sequence[str], without_ops: Sequence[str] = (), fused: Fused | None = None
 ) -> Graph:
     """The prompt graph on one large GPU; ``fused`` in place of what llama.cpp's probes would find."""
-    followed = find_release(release)[0]
+    followed, note = find_release(release)
+    if note:
+        print(note, file=sys.stderr)
     parsed = parse_flags(flags, "server")
     model = load_model(header, parsed, followed)
     question = Question(model, parsed, Rig((LARGE_GPU,)), followed, tuple(without_ops))

@@ -92,7 +92,7 @@ def check(found: Estimate, truth: Mapping[str, Any]) -> None:
     assert found.pipeline_parallel == truth["pipeline_parallel"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['release']}-{case['id']}")
 def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
     flags = parse_flags(case["args"], case["app"])
     found, question = ask(header(json.dumps(case["model"])), flags, rig(case), case["release"], case["deny"])
