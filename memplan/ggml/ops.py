@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from memplan.ggml.tensor import FLAG_INPUT, Shape, Tensor, contiguous_above, packed_strides
+from memplan.ggml.tensor import FLAG_INPUT, Shape, Tensor, contiguous_above, new_tensor, packed_strides
 from memplan.gguf.types import F16, F32, I32, I64, GGMLType
 
 Params = dict[str, object]
@@ -28,8 +28,7 @@ def _derived(name: str, suffix: str) -> str:
 
 def new(type: GGMLType, *dims: int, name: str = "", flags: int = 0) -> Tensor:
     """A leaf without gaps (``ggml_new_tensor``)."""
-    ne: Shape = (*dims, 1, 1, 1)[:4]  # type: ignore[assignment]
-    t = Tensor("NONE", type, ne, packed_strides(type, ne), [], name=name)
+    t = new_tensor(type, *dims, name=name)
     t.flags = flags
     return t
 
