@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from memplan.errors import MemplanError, OutputError, shown
-
-_SLACK: Final = 1 << 16
-"""Bytes after a header that are looked at one by one; a hole starts at the file system's next block."""
 
 
 def write_atomically(path: Path, data: bytes, size: int | None = None, mode: int = 0o600) -> None:
@@ -37,12 +34,27 @@ def write_atomically(path: Path, data: bytes, size: int | None = None, mode: int
         raise
 
 
-def check_output(path: str, inputs: Iterable[str] = (), *, header: bool = False) -> None:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file that memplan writes.
+
+    ``name``: for messages, as in "no rig file".  ``is_own``: whether an open file is one of these as memplan writes
+    them, so that another may take its place. It may raise OSError, ValueError and MemplanError for what is none.
+    """
+
+    name: str
+    is_own: Callable[[BinaryIO], bool]
+
+
+def check_output(path: str, kind: Kind, inputs: Iterable[str] = (), *, force: bool = False) -> None:
     """Whether ``write_output`` can write there, before the work is done; leaves nothing behind.
 
-    Refused are each of ``inputs``, by whatever name or link, and a model that stands there already, unless a ``header``
-    is written and there is nothing but one. Raises OutputError, in one line.
+    What stands there already is replaced if it is empty, or one of ``kind`` itself; with ``force`` whatever it is.
+    Refused all the same are each of ``inputs``, by whatever name or link, and a model that is more than a header.
+    Raises OutputError, in one line.
     """
+    if path == "-":
+        raise OutputError("'-': what is written is a file, not stdout; name one, ./- if it is to be called so")
     try:
         target = Path(os.path.realpath(path))
         if not path or path.endswith(("/", os.sep)) or (target.exists() and not target.is_file()):
@@ -51,17 +63,19 @@ def check_output(path: str, inputs: Iterable[str] = (), *, header: bool = False)
             for name in inputs:
                 if os.path.exists(name) and os.path.samefile(name, target):
                     raise OutputError(f"{shown(path)}: is the file that is read; give another name to write to")
-            _check_no_model(target, path, header)
+            _check_replaceable(target, path, kind, force)
+        elif not target.parent.is_dir():
+            raise OutputError(f"{shown(path)}: there is no folder {shown(os.path.dirname(path))}; make it first")
         os.rmdir(tempfile.mkdtemp(dir=target.parent, prefix=".memplan."))
     except (OSError, ValueError) as error:
         raise _cannot(path, error) from None
 
 
 def write_output(
-    path: str, data: bytes, size: int | None = None, inputs: Iterable[str] = (), *, header: bool = False
+    path: str, data: bytes, kind: Kind, size: int | None = None, inputs: Iterable[str] = (), *, force: bool = False
 ) -> None:
     """Write a file that a user named with ``-o``, if ``check_output`` lets it be. Raises OutputError, in one line."""
-    check_output(path, inputs, header=header)
+    check_output(path, kind, inputs, force=force)
     try:
         write_atomically(Path(os.path.realpath(path)), data, size, 0o666 & ~_umask())
     except (OSError, ValueError) as error:
@@ -73,35 +87,35 @@ def _cannot(path: str, error: OSError | ValueError) -> OutputError:
     return OutputError(f"{shown(path)}: cannot be written: {reason}; check folder and permissions")
 
 
-def _check_no_model(target: Path, path: str, header: bool) -> None:
+def _check_replaceable(target: Path, path: str, kind: Kind, force: bool) -> None:
     with open(target, "rb") as file:
-        if file.read(4) != b"GGUF" or (header and _header_only(file)):
+        start = file.read(4)
+        if not start:
             return
-    raise OutputError(f"{shown(path)}: a model stands there, which is not replaced; give another name, or remove it")
+        file.seek(0)
+        if _holds(kind, file):
+            return
+        if start == b"GGUF" and not (force and _header_only(file)):
+            raise OutputError(
+                f"{shown(path)}: a model stands there, which is not replaced; give another name, or remove it"
+            )
+    if not force:
+        raise OutputError(f"{shown(path)}: is there already and no {kind.name}; give another name, or --force")
+
+
+def _holds(kind: Kind, file: BinaryIO) -> bool:
+    """Whether ``file`` is one of ``kind``; what cannot be read as one is not."""
+    try:
+        return kind.is_own(file)
+    except (OSError, ValueError, MemplanError):
+        return False
 
 
 def _header_only(file: BinaryIO) -> bool:
-    """Whether an open GGUF file has nothing after its header but padding, or a hole."""
-    from memplan.gguf.raw import read_raw
+    from memplan.gguf.raw import HEADER
 
     file.seek(0)
-    try:
-        end = len(read_raw(file, "").data)
-    except MemplanError:
-        return False
-    file.seek(end)
-    if file.read(_SLACK).strip(b"\0"):
-        return False
-    size = file.seek(0, os.SEEK_END)
-    if size <= end + _SLACK:
-        return True
-    try:
-        os.lseek(file.fileno(), end + _SLACK, os.SEEK_DATA)
-    except AttributeError:  # a system that does not say where holes are
-        return False
-    except OSError as error:
-        return error.errno == errno.ENXIO  # a hole to the end
-    return False
+    return _holds(HEADER, file)
 
 
 def _umask() -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from typing import Any
+from typing import Any, BinaryIO, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from memplan.backends.cards import find_card
 from memplan.backends.devices import METAL, RPC, Gpu, Rig
 from memplan.errors import RigError, shown
+from memplan.outfile import Kind
 from memplan.rig import (
     MIB,
     check_backend,
@@ -120,6 +121,22 @@ def write_rig(rig: Rig, *, json: bool, about: str = "") -> str:
     for entry in entries:
         lines += ["", "[[gpus]]", *(f"{key} = {json_module.dumps(value)}" for key, value in entry.items())]
     return "\n".join(lines) + "\n"
+
+
+def is_own_rig(file: BinaryIO) -> bool:
+    """Whether an open file is a rig file as ``write_rig`` writes it, not one that somebody wrote, or wrote notes in.
+
+    Raises RigError or ValueError for what is no rig file.
+    """
+    text = file.read(1 << 20).decode()
+    json = text.startswith("{")
+    written = write_rig(parse_rig(text, json=json), json=json)
+    first, _, rest = text.partition("\n")
+    return written in (text, rest if first.startswith("# ") and not json else "")
+
+
+RIG: Final = Kind("rig file as memplan writes it", is_own_rig)
+"""What ``memplan devices`` writes."""
 
 
 def _entry(gpu: Gpu, count: int) -> dict[str, Any]:

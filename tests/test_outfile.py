@@ -8,14 +8,18 @@ import pytest
 
 from memplan.cli import main
 from memplan.errors import OutputError
-from memplan.outfile import check_output, write_atomically, write_output
+from memplan.gguf.raw import HEADER
+from memplan.outfile import Kind, check_output, write_atomically, write_output
 from tests.gguf import writer
+
+ANY = Kind("file at all", lambda file: file.read(4) != b"GGUF")
+"""As if everything but a model were memplan's."""
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    write_output(str(path), b"one")
-    write_output(str(path), b"two", size=100)
+    write_output(str(path), b"one", ANY)
+    write_output(str(path), b"two", ANY, size=100)
     assert path.read_bytes() == b"two" + b"\0" * 97
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
@@ -23,7 +27,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 def test_permissions_are_the_users_own(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        write_output(str(tmp_path / "f"), b"")
+        write_output(str(tmp_path / "f"), b"", ANY)
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o640
@@ -32,7 +36,7 @@ def test_permissions_are_the_users_own(tmp_path: Path) -> None:
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"old")
     (tmp_path / "link").symlink_to(tmp_path / "f")
-    write_output(str(tmp_path / "link"), b"new")
+    write_output(str(tmp_path / "link"), b"new", ANY)
     assert (tmp_path / "f").read_bytes() == b"new" and (tmp_path / "link").is_symlink()
 
 
@@ -47,25 +51,25 @@ def test_nothing_is_left_of_an_interrupted_write(tmp_path: Path, monkeypatch: py
     assert [p.name for p in tmp_path.iterdir()] == ["f"] and (tmp_path / "f").read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("path", ["", "/", "/dev/null", "nul\0", "absent/folder/f", "x" * 300])
+@pytest.mark.parametrize("path", ["", "-", "/", "/dev/null", "nul\0", "absent/folder/f", "x" * 300])
 def test_what_cannot_be_written(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OutputError) as caught:
-        write_output(path, b"x")
+        write_output(path, b"x", ANY, force=True)
     assert str(caught.value).isprintable()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
-    check_output(str(tmp_path / "f"))
+    check_output(str(tmp_path / "f"), ANY)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("path", ["", "/", "/dev/null", "nul\0", "absent/folder/f", "x" * 300, "f/"])
+@pytest.mark.parametrize("path", ["", "/", "/dev/null", "nul\0", "absent/folder/f", "x" * 300, "f/", "-"])
 def test_what_a_check_refuses(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OutputError):
-        check_output(path)
+        check_output(path, ANY)
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +78,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("tempfile.mkdtemp", refused)  # root may write anywhere
     with pytest.raises(OutputError, match="Permission denied"):
-        check_output(str(tmp_path / "f"))
+        check_output(str(tmp_path / "f"), ANY)
 
 
 @pytest.mark.parametrize("link", ["", "symlink", "hard link", "folder"])
@@ -91,7 +95,7 @@ def test_an_input_is_never_written_over(link: str, tmp_path: Path) -> None:
         (tmp_path / "folder").symlink_to(tmp_path)
         other = tmp_path / "folder" / "in"
     with pytest.raises(OutputError, match="is the file that is read"):
-        write_output(str(other), b"out", inputs=["absent", str(path)])
+        write_output(str(other), b"out", ANY, inputs=["absent", str(path)], force=True)
     assert path.read_bytes() == b"input"
 
 
@@ -106,16 +110,17 @@ def model(path: Path, data: bytes = b"", size: int = 0) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("header", [False, True])
+@pytest.mark.parametrize("kind", [ANY, HEADER])
+@pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("data", [b"x", b"\0" * 100_000 + b"x", b"\0" * 40_000_000, b"damaged"])
-def test_a_model_is_never_written_over(header: bool, data: bytes, tmp_path: Path) -> None:
+def test_a_model_is_never_written_over(kind: Kind, force: bool, data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     before = model(path, data)
     if data == b"damaged":
         before = before[:100]
         path.write_bytes(before)
     with pytest.raises(OutputError, match="a model stands there"):
-        write_output(str(path), b"new", header=header)
+        write_output(str(path), b"new", kind, force=force)
     assert path.read_bytes() == before
 
 
@@ -124,8 +129,8 @@ def test_a_header_may_be_written_over_by_another(data: bytes, size: int, tmp_pat
     path = tmp_path / "m.gguf"
     model(path, data, size)
     with pytest.raises(OutputError, match="a model stands there"):
-        write_output(str(path), b"rig")
-    write_output(str(path), b"new", header=True)
+        write_output(str(path), b"rig", ANY)
+    write_output(str(path), b"new", HEADER)
     assert path.read_bytes() == b"new"
 
 
@@ -151,6 +156,87 @@ def test_no_command_writes_over_a_model(tmp_path: Path, capsys: pytest.CaptureFi
         assert out == "" and err.count("\n") == 1
         assert "file that is read" in err or "a model stands there" in err, line
         assert [path.read_bytes() for path in paths] == before
+
+
+OTHERS = {
+    "notes": b"what I found out\n",
+    "gguf without data": writer.raw([writer.key("general.architecture", "str", "llama")], []),
+    "own toml rig": b'# my machine\nhost_mib = 64000\n\n[[gpus]]\nname = "RTX 3090"\n',
+    "own json rig": b'{"gpus": [{"name": "RTX 3090"}]}',
+    "photo": b"\x89PNG\r\n\x1a\n" + bytes(1000),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_no_command_writes_over_what_it_did_not_write(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("memplan.machine.detect.find_program", lambda name, given="": None)
+    path = tmp_path / "f.png"
+    path.write_bytes(OTHERS[other])
+    model = ["deepseek-v4-flash"]
+    plot = ["plot", *model, "--gpu", "RTX 3090", "-np", "1", "-cmoe", "--over", "ctx=4096,8192", "-o"]
+    explain = ["explain", *model, "--gpu", "RTX 3090", "-c", "4096", "-np", "1", "-cmoe", "--timeline"]
+    for line in (["header", *model, "-o"], ["devices", "-o"], plot, explain):
+        assert main([*line, str(path)]) == 2, line
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1
+        assert "--force" in err or "a model stands there" in err
+        assert path.read_bytes() == OTHERS[other]
+    assert os.listdir(tmp_path) == ["f.png"]
+
+
+def test_every_command_writes_again_over_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("memplan.machine.detect.find_program", lambda name, given="": None)
+    model = ["deepseek-v4-flash"]
+    plot = ["plot", *model, "--gpu", "RTX 3090", "-np", "1", "-cmoe", "--over", "ctx=4096,8192", "-o"]
+    lines = [["header", *model, "-o", "h.gguf"], ["header", *model, "--sparse", "-o", "s.gguf"]]
+    lines += [["devices", "-o", name] for name in ("r.toml", "r.json")]
+    lines += [[*plot, f"p.{ending}"] for ending in ("png", "svg", "pdf")]
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        assert [main(line), main(line)] == [0, 0], (line, capsys.readouterr().err)
+        before = (tmp_path / line[-1]).stat()
+        (tmp_path / line[-1]).write_bytes(b"notes")
+        assert main(line) == 2
+        assert main([*line, "--force"]) == 0
+        assert (tmp_path / line[-1]).stat().st_size == before.st_size
+    for line in lines:
+        (tmp_path / line[-1]).write_bytes(b"")  # nothing is lost
+        assert main(line) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-o", "-"], "a file, not stdout"),
+        (["-o", "absent/f"], "no folder 'absent'"),
+        (["-o", "there/"], "no regular file"),
+        (["-o", "there"], "no regular file"),
+        (["-o", "a", "-o", "b"], "given twice"),
+        (["-o", "a", "--output", "b"], "given twice"),
+        (["-o"], "needs a value"),
+        (["-o", ""], ""),
+        (["--force"], ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["header", "devices", "plot"])
+def test_files_that_cannot_be_meant(
+    command: str, words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    ending = ".png" if command == "plot" else ""
+    (tmp_path / f"there{ending}").mkdir()
+    monkeypatch.chdir(tmp_path)
+    words = [word + ending if word.strip("-/") and word[0] != "-" and word[-1] != "/" else word for word in words]
+    model = {"header": ["deepseek-v4-flash"], "plot": ["deepseek-v4-flash", "--gpu", "RTX 3090"]}.get(command, [])
+    assert main([command, *model, *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert said in err or "a picture's name ends in" in err, err
+    assert os.listdir(tmp_path) == [f"there{ending}"]
 
 
 def test_a_figure_that_cannot_be_written_costs_no_work(

@@ -17,6 +17,9 @@ VALUES: Final = ("--gpu", "--rig", "--host-mib", "--llama", "--app", "--without-
 SWITCHES: Final = ("--no-gpu", "--json", "--check", "--no-cache")
 """memplan's options that stand alone."""
 
+REPEATED: Final = ("--gpu", "--without-op", "--over", "--search")
+"""Options of which each one given counts; of all others there is one."""
+
 HELP: Final = ("-h", "--help", "--usage")
 
 OUTPUT: Final = ("-o", "--output", "--output-file")
@@ -62,12 +65,13 @@ def parse_arguments(
     switches: Sequence[str] = (),
     most_models: int = 1,
     what: str = "model",
+    repeated: Sequence[str] = (),
 ) -> Arguments:
     """Sort ``argv`` into memplan's own options, llama-server's flags with their values, and the model.
 
     ``values``, ``switches``: options of this command alone, with a value and without; they come before llama-server's
-    flags of the same name.  ``what``: what MODEL is. Raises FlagError for a flag that neither knows, a missing value,
-    or too many models.
+    flags of the same name.  ``what``: what MODEL is.  ``repeated``: options of which each counts, beside REPEATED.
+    Raises FlagError for a flag that neither knows, a missing value, two values for one option, or too many models.
     """
     all_values, all_switches = (*VALUES, *values), (*SWITCHES, *switches)
     words = list(argv)
@@ -97,7 +101,10 @@ def parse_arguments(
                 if not words:
                     raise FlagError(f"{name} needs a value after it")
                 value = words.pop(0)
-            given.setdefault(name, []).append(value)
+            before = given.setdefault(name, [])
+            if before and name not in (*REPEATED, *repeated) and before[-1] != value:
+                raise FlagError(f"{name}: given twice ({shown(before[-1])} and {shown(value)}); give only one")
+            before.append(value)
         elif name in OUTPUT:
             file = _redirected(equals, value, words)
             raise FlagError(f"{name}: this command writes to stdout; redirect it: > {file}")

@@ -45,7 +45,7 @@ Exit status: 0 answered, 2 bad input (one line says what).
 """
 
 SETTINGS = ("--llama", "--app", *PATHS)
-"""Options whose last value would hold: given twice, they are what is compared."""
+"""Options of which there is one elsewhere: given twice, they are what is compared."""
 
 VALUES = ("--with", "--top", *SETTINGS)
 _EXPERTS = same_setting("-cmoe") | same_setting("-ncmoe")
@@ -57,7 +57,7 @@ AS_GIVEN = "as given"
 
 def run(argv: Sequence[str]) -> int:
     """Answer ``memplan compare`` on stdout; the exit status. Raises MemplanError for bad input."""
-    arguments = parse_arguments(argv, VALUES, most_models=2)
+    arguments = parse_arguments(argv, VALUES, most_models=2, repeated=("--with", *SETTINGS))
     if arguments.help:
         sys.stdout.write(USAGE)
         return 0

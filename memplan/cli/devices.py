@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from memplan.cli.options import read_options
-from memplan.errors import RigError
+from memplan.errors import FlagError, RigError
 
 if TYPE_CHECKING:
     from memplan.backends.devices import Gpu
@@ -25,7 +25,8 @@ Usage: memplan devices [options]
 Options:
   --server FILE      the llama-server to ask
   -o, --output FILE  write a rig file for --rig: JSON if its name ends in .json,
-                     TOML otherwise
+                     TOML otherwise. In place of one that memplan wrote, too
+  --force            write it in place of any other file but a model
   --json             print one JSON object, sizes in bytes
   -h, --help         print this
 
@@ -42,7 +43,7 @@ _MIB: Final = 1 << 20
 
 def run(argv: Sequence[str]) -> int:
     """Print what was found; the exit status. Raises MemplanError."""
-    options = read_options(argv, "devices", values=("--server", "-o --output"), switches=("--json",))
+    options = read_options(argv, "devices", values=("--server", "-o --output"), switches=("--json", "--force"))
     if options.help:
         sys.stdout.write(HELP)
         return 0
@@ -50,21 +51,24 @@ def run(argv: Sequence[str]) -> int:
     from memplan.machine.detect import detect
 
     server = options.get("--server") or ""
-    path = options.get("--output")
+    path, force = options.get("--output"), "--force" in options
     if path is not None:
         from memplan.outfile import check_output
+        from memplan.rig_file import RIG
 
-        check_output(path, [server])
+        check_output(path, RIG, [server], force=force)
+    elif force:
+        raise FlagError("--force is for the file of -o FILE")
     machine = detect(server)
     if path is not None:
         if not machine.rig.gpus and machine.rig.host_total is None:
             raise RigError(f"nothing was found on this machine ({machine.source}): no rig file is written")
         from memplan.outfile import write_output
-        from memplan.rig_file import write_rig
+        from memplan.rig_file import RIG, write_rig
 
         about = f"from {machine.source}" if machine.rig.gpus else "no GPU found"
         text = write_rig(machine.rig, json=path.lower().endswith(".json"), about=about)
-        write_output(path, text.encode(), inputs=[server])
+        write_output(path, text.encode(), RIG, inputs=[server], force=force)
     if "--json" in options:
         import json
 

@@ -32,7 +32,9 @@ Options:
   --device NAME        one device: CUDA0, CPU
   --top N              lines of each list (10)
   --timeline FILE      a picture (.png, .svg, .pdf) of what is alive, node by
-                       node, with the peak marked; needs memplan[plot]
+                       node, with the peak marked; needs memplan[plot]. In place
+                       of another picture of memplan's, too
+  --force              draw it in place of any other file but a model
   --dark               a dark one
   --json               print one JSON object, sizes in bytes
   -h, --help           print this
@@ -48,7 +50,7 @@ Exit status: 0 answered, 2 bad input (one line says what).
 """
 
 VALUES = ("--device", "--top", "--timeline")
-SWITCHES = ("--dark",)
+SWITCHES = ("--dark", "--force")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -63,9 +65,9 @@ def run(argv: Sequence[str]) -> int:
     if "--timeline" in arguments.own:
         from memplan.output.figures import check_figure_path
 
-        check_figure_path(timeline)
-    elif "--dark" in arguments.own:
-        raise FlagError("--dark is for the picture of --timeline FILE")
+        check_figure_path(timeline, force="--force" in arguments.own)
+    elif alone := [switch for switch in SWITCHES if switch in arguments.own]:
+        raise FlagError(f"{alone[0]} is for the picture of --timeline FILE")
     asked = read_question(arguments)
     if "--device" in arguments.own:
         there = [*asked.rig.names, "CPU"]
@@ -84,7 +86,8 @@ def run(argv: Sequence[str]) -> int:
         from memplan.output.figures import write_figure
         from memplan.output.timeline import timeline_chart, timeline_figure
 
-        write_figure(timeline, timeline_figure(timeline_chart(x, device), dark="--dark" in arguments.own))
+        figure = timeline_figure(timeline_chart(x, device), dark="--dark" in arguments.own)
+        write_figure(timeline, figure, force="--force" in arguments.own)
     if arguments.json:
         text = explanation_json(x)
     else:

@@ -20,7 +20,9 @@ Usage: memplan header MODEL -o FILE [options]
   MODEL is what memplan estimate takes: a GGUF file, an address, a built-in name.
 
 Options:
-  -o, --output FILE  the file to write, all of it or nothing; never over a model
+  -o, --output FILE  the file to write, all of it or nothing; in place of another
+                     header-only file, too, but never of a model
+  --force            write it in place of any other file but a model
   --no-vocab         leave out the vocabulary (tokenizer.*): kilobytes, not
                      megabytes; how many tokens there were is kept
   --sparse           let the file seem as long as the model, with a hole for its
@@ -44,7 +46,7 @@ def run(argv: Sequence[str]) -> int:
         argv,
         "header",
         values=("-o --output",),
-        switches=("--no-vocab", "--sparse", "--offline", "--no-cache"),
+        switches=("--no-vocab", "--sparse", "--force", "--offline", "--no-cache"),
         names=("MODEL",),
     )
     if options.help:
@@ -54,13 +56,15 @@ def run(argv: Sequence[str]) -> int:
     if not path:
         raise FlagError("where to? name the file to write with -o FILE")
 
+    from memplan.gguf.raw import HEADER
     from memplan.models.raw import header_file, model_files
     from memplan.outfile import check_output, write_output
 
     access = access_for(model, offline="--offline" in options, cache="--no-cache" not in options)
-    inputs = model_files(model)
-    check_output(path, inputs, header=True)
+    inputs, force = model_files(model), "--force" in options
+    check_output(path, HEADER, inputs, force=force)
     header = header_file(model, access, vocabulary="--no-vocab" not in options)
-    write_output(path, header.data, header.size if "--sparse" in options else None, inputs, header=True)
+    size = header.size if "--sparse" in options else None
+    write_output(path, header.data, HEADER, size, inputs, force=force)
     print(f"{path}: {len(header.data):,} bytes of header", file=sys.stderr)
     return 0

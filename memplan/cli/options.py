@@ -12,7 +12,7 @@ HELP = ("-h", "--help")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``names``: what stands alone, in order.  ``values``: options with their last value, "" for switches."""
+    """``names``: what stands alone, in order.  ``values``: options with their value, "" for switches."""
 
     names: tuple[str, ...]
     values: Mapping[str, str]
@@ -23,7 +23,7 @@ class Options:
         return "--help" in self.values
 
     def get(self, option: str) -> str | None:
-        """The value of an option, None when it was not given."""
+        """An option's value, None when it was not given."""
         return self.values.get(option)
 
     def __contains__(self, option: str) -> bool:
@@ -59,6 +59,8 @@ def read_options(
                 if not words:
                     raise FlagError(f"{spelled} needs a value after it")
                 value = words.pop(0)
+            if found.get(option, value) != value:
+                raise FlagError(f"{spelled}: given twice ({shown(found[option])} and {shown(value)}); give only one")
             found[option] = value
         elif option:
             if equals:

@@ -27,7 +27,9 @@ Usage: memplan plot MODEL [llama-server's flags] [--over NAME=VALUES]... -o FILE
 
 Options:
   --over NAME=VALUES  what to vary; see memplan sweep --help
-  -o, --output FILE   .png (1600 by 900), .svg or .pdf; needs memplan[plot]
+  -o, --output FILE   .png (1600 by 900), .svg or .pdf; needs memplan[plot]. In
+                      place of another picture of memplan's, too
+  --force             draw it in place of any other file but a model
   --terminal          draw in the terminal instead
   --x NAME            the setting along the bottom: ctx if it is varied, or else
                       the first with numbers
@@ -47,7 +49,7 @@ Exit status: 0 answered, 2 bad input (one line says what; no file is written).
 """
 
 VALUES = ("--over", "-o", "--output", "--x")
-SWITCHES = ("--terminal", "--linear", "--log-y", "--dark")
+SWITCHES = ("--force", "--terminal", "--linear", "--log-y", "--dark")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -58,17 +60,21 @@ def run(argv: Sequence[str]) -> int:
         return 0
     own = arguments.own
     files = [*own.get("-o", ()), *own.get("--output", ())]
-    in_terminal = "--terminal" in own
+    in_terminal, force = "--terminal" in own, "--force" in own
     if arguments.json or arguments.check:
         raise FlagError(f"memplan plot has no {'--json' if arguments.json else '--check'}; memplan sweep has")
-    if len(files) > 1 or (files and in_terminal):
-        raise FlagError("-o: one file, or --terminal, not both")
+    if len(files) > 1:
+        raise FlagError(f"-o: given twice ({shown(files[0])} and {shown(files[1])}); give one file")
+    if files and in_terminal:
+        raise FlagError("-o and --terminal: give only one of them")
     if not files and not in_terminal:
         raise FlagError("where to? give -o FILE.png (or .svg, .pdf), or --terminal")
     if files:
         from memplan.output.figures import check_figure_path
 
-        check_figure_path(files[0])
+        check_figure_path(files[0], force=force)
+    elif force:
+        raise FlagError("--force is for the file of -o FILE")
     axes = read_axes(arguments)
     x_name = own.get("--x", ("",))[-1]
     axes, x = _with_x(arguments, axes, x_name)
@@ -89,7 +95,7 @@ def run(argv: Sequence[str]) -> int:
         from memplan.output.plot import chart_figure
 
         figure = chart_figure(chart, dark="--dark" in own, log_x="--linear" not in own, log_y="--log-y" in own)
-        write_figure(files[0], figure)
+        write_figure(files[0], figure, force=force)
         return 0
     from memplan.output.terminal_plot import render_chart
 

@@ -69,8 +69,6 @@ def run(argv: Sequence[str]) -> int:
         raise FlagError("--csv and --json: give only one of them")
     axes = read_axes(arguments)
     maximum = arguments.own.get("--max", ())
-    if len(maximum) > 1:
-        raise FlagError("--max: give only one")
     if maximum:
         return _largest(arguments, axes, maximum[0])
     if not axes:

@@ -5,13 +5,17 @@ What is written keeps every key's and tensor's own bytes; only what was asked to
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO, Final
 
 from memplan.errors import SourceError
 from memplan.gguf.header import Header, SkippedArray, TensorInfo, Value, parse_header
 from memplan.gguf.reader import Readable
+from memplan.outfile import Kind
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -20,6 +24,8 @@ _IDS = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "boo
 _IDS |= {"i64": 11, "f64": 12}
 _CODES = dict(zip(_IDS, "BbHhIif?sQqd", strict=True))
 _STR, _ARRAY = 8, 9
+_SLACK: Final = 1 << 16
+"""Bytes after a header that are looked at one by one; a hole starts at the file system's next block."""
 
 
 class Recorder:
@@ -131,3 +137,29 @@ def _scalar(kind: str, value: object) -> bytes:
 def _string(text: str) -> bytes:
     raw = text.encode("utf-8")
     return _U64.pack(len(raw)) + raw
+
+
+def is_header_only(file: BinaryIO) -> bool:
+    """Whether an open GGUF file names tensors, yet has nothing after its header but padding, or a hole.
+
+    Raises what ``read_raw`` raises.
+    """
+    raw = read_raw(file, "")
+    end = len(raw.data)
+    file.seek(end)
+    if not raw.header.tensors or file.read(_SLACK).strip(b"\0"):
+        return False
+    size = file.seek(0, os.SEEK_END)
+    if size <= end + _SLACK:
+        return True
+    try:
+        os.lseek(file.fileno(), end + _SLACK, os.SEEK_DATA)
+    except AttributeError:  # a system that does not say where holes are
+        return False
+    except OSError as error:
+        return error.errno == errno.ENXIO  # a hole to the end
+    return False
+
+
+HEADER: Final = Kind("header-only GGUF file", is_header_only)
+"""What ``memplan header`` writes."""

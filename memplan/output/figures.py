@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import os
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from memplan.errors import FlagError, OutputError, shown
-from memplan.outfile import check_output, write_output
+from memplan.outfile import Kind, check_output, write_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,16 +67,28 @@ STYLES: Final = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 """Strokes: the next one when the colours are used up."""
 
 
-def check_figure_path(path: str) -> None:
-    """Whether a picture can be written there, before anything is computed. Raises OutputError or FlagError."""
+_MARKS: Final = (b"Software\0memplan", b"<dc:title>memplan</dc:title>", b"/Creator (memplan)")
+"""What says in a PNG, an SVG and a PDF that memplan drew it."""
+
+
+def is_own_figure(file: BinaryIO) -> bool:
+    """Whether an open file is a picture that memplan drew."""
+    data = file.read(32 << 20)
+    return data.startswith((b"\x89PNG", b"<?xml", b"%PDF")) and any(mark in data for mark in _MARKS)
+
+
+FIGURE: Final = Kind("picture of memplan's", is_own_figure)
+"""What ``memplan plot`` and ``explain --timeline`` draw."""
+
+
+def check_figure_path(path: str, *, force: bool = False) -> None:
+    """Whether a picture can be written there, before anything is computed. Raises OutputError or FlagError.
+
+    ``force``: also in place of a file that is no picture of memplan's.
+    """
     if Path(path).suffix.lower() not in FORMATS:
         raise FlagError(f"{shown(path)}: a picture's name ends in {', '.join(FORMATS)}")
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path):
-        raise OutputError(f"{shown(path)}: is a folder")
-    if not os.path.isdir(folder):
-        raise OutputError(f"{shown(path)}: there is no folder {shown(folder)}")
-    check_output(path)
+    check_output(path, FIGURE, force=force)
     if importlib.util.find_spec("matplotlib") is None:
         raise OutputError(f"drawing needs matplotlib: {_INSTALL}, or draw in the terminal: --terminal")
 
@@ -173,14 +184,21 @@ def size_label(size: int) -> str:
     return f"{size / (1 << 20):g} MiB"
 
 
-def write_figure(path: str, figure: Figure) -> None:
-    """Draw the figure into a file, whole or not at all; the ending says in which format. Raises OutputError."""
+def write_figure(path: str, figure: Figure, *, force: bool = False) -> None:
+    """Draw the figure into a file, whole or not at all; the ending says in which format. Raises OutputError.
+
+    ``force``: as ``check_figure_path`` has it.
+    """
     import matplotlib
 
     kind = Path(path).suffix.lower()[1:]
     data = io.BytesIO()
     # no date and no random names: the same question gives the same file
-    metadata = {"png": {"Software": "memplan"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    metadata = {
+        "png": {"Software": "memplan"},
+        "svg": {"Date": None, "Creator": "memplan"},
+        "pdf": {"CreationDate": None, "Creator": "memplan"},
+    }[kind]
     with matplotlib.rc_context({"svg.hashsalt": "memplan", "svg.fonttype": "none", "pdf.fonttype": 42}):
         figure.savefig(data, format=kind, metadata=metadata, facecolor=figure.get_facecolor())
-    write_output(path, data.getvalue())
+    write_output(path, data.getvalue(), FIGURE, force=force)

@@ -132,7 +132,7 @@ def test_compare_settings(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def asked(*line: str) -> list[tuple[str, tuple[str, ...], str, str]]:
-    found = sides(parse_arguments(line, VALUES, most_models=2))
+    found = sides(parse_arguments(line, VALUES, most_models=2, repeated=VALUES))
     return [(name, side.flags, side.llama, side.app) for name, side in found]
 
 
@@ -150,7 +150,11 @@ def test_what_is_set_beside_what() -> None:
         ("--app server", "server"),
         ("--app cli", "cli"),
     ]
-    rigs = sides(parse_arguments(("m", "--gpu", "a", "--with", "--no-gpu", "--with", "--rig r.toml -m n"), VALUES))
+    rigs = sides(
+        parse_arguments(
+            ("m", "--gpu", "a", "--with", "--no-gpu", "--with", "--rig r.toml -m n"), VALUES, repeated=VALUES
+        )
+    )
     assert [(side.model, side.gpus, side.rig, side.no_gpu) for _, side in rigs] == [
         ("m", (), None, True),
         ("n", (), "r.toml", False),

@@ -78,7 +78,7 @@ def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
         (["header", "", "-o", "x"], "an empty argument"),
         (["header", "a", "b", "-o", "x"], "unexpected argument 'b'"),
         (["header", "nothing", "-o", "x"], "neither a file nor a built-in model"),
-        (["header", "deepseek-v4-flash", "-o", "/no/such/folder/f"], "cannot be written"),
+        (["header", "deepseek-v4-flash", "-o", "/no/such/folder/f"], "there is no folder"),
         (["header", "deepseek-v4-flash", "-o", "f", "--json"], "see memplan header --help"),
     ],
 )
