@@ -80,7 +80,7 @@ def advice(arguments: Arguments, asked: Asked, result: Estimate) -> str:
     from memplan.cli.terminal import width
     from memplan.output.plan import advice_text
     from memplan.planning.advice import advise
-    from memplan.planning.search import Setting
+    from memplan.planning.setting import Setting
     from memplan.planning.speed import find_bandwidths
 
     gpus = asked.rig.gpus

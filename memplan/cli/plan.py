@@ -62,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
 
     from memplan.output import plan as output
     from memplan.planning.plan import NoPlan, make_plan
-    from memplan.planning.search import Setting
+    from memplan.planning.setting import Setting
 
     setting = Setting(
         header=asked.header,

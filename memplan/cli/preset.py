@@ -92,7 +92,7 @@ def _fit(arguments: Arguments) -> str:
     from memplan.cli.estimate import read_question
     from memplan.output.plan import fit_ini, fit_json, fit_text
     from memplan.planning.fit import GROWTH_MIB, Extra, fit_preset
-    from memplan.planning.search import Setting
+    from memplan.planning.setting import Setting
     from memplan.planning.speed import find_bandwidths
 
     style = arguments.own.get("--format", ("json" if arguments.json else "args",))[-1]

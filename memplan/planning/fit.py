@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from memplan.planning.nearest import PLACEMENT
 from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
-from memplan.planning.search import Search, Setting
+from memplan.planning.search import Search
+from memplan.planning.setting import Setting
 
 GROWTH_MIB = 512
 """For pools that grow at run time, such as cuBLAS's and the flash attention kernels'."""

@@ -11,7 +11,8 @@ from typing import Final
 
 from memplan.errors import FlagError, shown
 from memplan.llama.flags import Flags, arity, parse_flags, read_flags
-from memplan.planning.search import Candidate, Search, Setting
+from memplan.planning.search import Search
+from memplan.planning.setting import Candidate, Setting
 from memplan.result import Estimate
 
 CONTEXT_STEP: Final = 1024

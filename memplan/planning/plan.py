@@ -13,7 +13,8 @@ from memplan.planning.cuts import Cutter
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
 from memplan.planning.nearest import Change, layers_on_host, nearest_changes, widen
-from memplan.planning.search import Candidate, Search, Setting, leaves_margins
+from memplan.planning.search import Search
+from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.planning.speed import SPLIT_MS
 from memplan.result import Estimate
 

@@ -15,7 +15,7 @@ from memplan.backends.devices import Rig
 from memplan.errors import SourceError, shown
 from memplan.models.builtin import builtin_header
 from memplan.planning.plan import DEFAULT_MARGIN, MIB, NoPlan, Plan, make_plan
-from memplan.planning.search import Setting
+from memplan.planning.setting import Setting
 from memplan.planning.speed import find_bandwidths
 from memplan.releases import Release
 from memplan.rig import parse_gpus

@@ -21,7 +21,7 @@ from memplan.machine.detected import Found, detected
 from memplan.models.builtin import builtin_header
 from memplan.output.json import estimate_object
 from memplan.planning.plan import Plan, make_plan
-from memplan.planning.search import Setting
+from memplan.planning.setting import Setting
 from memplan.planning.speed import card_bandwidth, find_bandwidths
 from memplan.releases import LATEST, find_release
 from memplan.releases.other_backends import SINCE, other_backends

@@ -12,7 +12,7 @@ from memplan.backends.devices import Gpu, Rig
 from memplan.gguf.header import Header
 from memplan.models.builtin import builtin_header
 from memplan.planning.ledger import Expert, Ledger
-from memplan.planning.search import Setting
+from memplan.planning.setting import Setting
 from memplan.planning.speed import Bandwidths, find_bandwidths
 from memplan.rig import parse_gpus
 

@@ -9,7 +9,7 @@ from memplan.llama.flags import parse_flags
 from memplan.planning.advice import advise
 from memplan.planning.fit import LAZY_MIB, Extra, fit_preset
 from memplan.planning.plan import NoPlan
-from memplan.planning.search import Setting
+from memplan.planning.setting import Setting
 from memplan.result import Estimate
 from tests.planning.rigs import setting
 

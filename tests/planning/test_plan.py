@@ -10,7 +10,8 @@ from memplan.estimator import Question, ask, load_model
 from memplan.llama.flags import parse_flags
 from memplan.llama.placement import Placement, place
 from memplan.planning.plan import NoPlan, Plan, make_plan
-from memplan.planning.search import Search, Setting, leaves_margins
+from memplan.planning.search import Search
+from memplan.planning.setting import Setting, leaves_margins
 from memplan.releases import V0_5_0
 from memplan.result import Estimate
 from tests.planning.rigs import MIB, asked, questions, setting

@@ -1,0 +1,238 @@
+"""One sort of placement, searched: cuts guessed by sums, each proved by an exact estimate.
+
+Weights and caches of a placement are sums, its compute buffers are not. So the search takes a guess at every GPU's
+compute buffer, finds the best placement for the rooms that are left, asks the estimator, and takes its answer for the
+next guess, until a placement fits and no better one is in sight. It draws nothing at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from memplan.planning.cuts import Cut, Cutter, Kinds
+from memplan.planning.layout import Layout, layout_args
+from memplan.planning.ledger import Ledger
+from memplan.planning.setting import Candidate, fits_gpus, host_is_short, leaves_margins
+from memplan.result import Estimate
+
+if TYPE_CHECKING:
+    from memplan.planning.search import Search
+
+SETTINGS = frozenset({"k-v-types-differ", "quantized-v-needs-flash-attention", "tensors-not-of-this-release"})
+"""Refusals that no placement mends."""
+
+ROUNDS = 6
+"""Estimates that one way to place experts may take."""
+
+WORTH = 0.9
+"""Share of the time that a placement may take in place of llama.cpp's own split, where that fits with every expert."""
+
+SAME = 1.02
+"""Prices whose ratio is below this are as good as the same, where room is to be spread."""
+
+BALANCE = 32 << 20
+"""Bytes to which room is spread evenly."""
+
+CUSHIONS = (0, 128 << 20, 512 << 20)
+"""Bytes to leave for the compute of experts of other GPUs' layers, tried in turn."""
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+class Attempt:
+    """The search among placements of one sort."""
+
+    def __init__(self, search: Search, ledger: Ledger, no_op_offload: bool, partial: bool, quick: bool) -> None:
+        self.quick = quick
+        self.search = search
+        self.ledger = ledger
+        self.no_op_offload = no_op_offload
+        self.partial = partial
+        setting = search.setting
+        self.cutter = Cutter(ledger, setting.bandwidths)
+        gpus = [setting.rig.gpus[d] for d in ledger.devices]
+        margins = [setting.margins[d] for d in ledger.devices]
+        self.before = [g.free - m - p for g, m, p in zip(gpus, margins, ledger.pinned, strict=True)]
+        self.copies = not no_op_offload and search.flags.op_offload
+        self.found: Candidate | None = None
+
+    def best(self) -> Candidate | None:
+        """The best that fits."""
+        if self.quick:
+            every = self.ledger.kinds
+            self._refine(Kinds(every, every), [0] * len(self.before))
+            return self.found
+        default = replace(self.search.default_layout(self.ledger), no_op_offload=self.no_op_offload)
+        start = self._ask(default)
+        if start.refused is not None and start.refused.kind in SETTINGS:
+            return None
+        computes = self._computes(start)
+        if not self.partial and not self.no_op_offload:
+            self._all_on_gpus(default, start, computes)
+        if self.found is None:
+            self._with_host(computes)
+            if self.found is not None:
+                self._move(self.found)
+        return self.found
+
+    def _ask(self, layout: Layout) -> Estimate:
+        return self.search.estimate(layout_args(layout, self.ledger))
+
+    def _computes(self, found: Estimate) -> list[int]:
+        return [found.devices[d].compute for d in self.ledger.devices]
+
+    def _take(self, layout: Layout, found: Estimate) -> bool:
+        """Keep a layout that leaves the margins, if it is better than what was found before."""
+        if not fits_gpus(found, self.search.setting.margins):
+            return False
+        if host_is_short(found):
+            self.search.host_is_short = True
+            return False
+        new = Candidate(layout, tuple(layout_args(layout, self.ledger)), found, self.cutter.price(layout))
+        old = self.found
+        if old is None or _rank(new) < _rank(old):
+            self.found = new
+        return True
+
+    def _all_on_gpus(self, default: Layout, start: Estimate, computes: Sequence[int]) -> None:
+        """Layouts without an expert on the host; llama.cpp's own split unless another pays."""
+        none = Kinds(_NOTHING, _NOTHING)
+        self._take(default, start)
+        own = self.found
+        self._refine(none, computes)
+        if own is not None and self.found is not None and self.found.price > WORTH * own.price:
+            self.found = own
+        if self.found is None and start.pipeline_parallel:
+            self._refine(none, [0] * len(computes), one_copy=True)
+        if self.found is not None and self.found is not own:
+            self._balance(self.found, none)
+
+    def _with_host(self, computes: Sequence[int]) -> None:
+        """Layouts with experts on the host, the most promising kinds first."""
+        every = self.ledger.kinds
+        ways = [Kinds(every, every)]
+        if self.copies:
+            for kind in ("down", "up"):
+                fewer = every - {kind}
+                ways += [Kinds(every, fewer), Kinds(fewer, fewer)]
+        ways = list(dict.fromkeys(ways))
+        bounds = []
+        for number, kinds in enumerate(ways):
+            cut = self._cut([self._least_copy(kinds), *computes[1:]] if self.copies else computes, kinds)
+            if cut is not None:
+                bounds.append((cut.cost, number))
+        for bound, number in sorted(bounds):
+            if self.found is not None and bound >= self.found.price:
+                continue
+            kinds = ways[number]
+            guess = list(computes)
+            if self.found is not None:
+                guess = self._computes(self.found.estimate)
+            if self.copies:
+                guess[0] = self._least_copy(kinds)
+            self._refine(kinds, guess)
+        if self.copies and self.found is not None:
+            self._turn(self.found, ways)
+
+    def _turn(self, found: Candidate, ways: Sequence[Kinds]) -> None:
+        """Keep other layers' experts on the first GPU, when some of the first layers' are on the host.
+
+        The first layers route by token (``hash_layer_count``) and leave other holes in the compute buffer than the
+        rest: copies of their experts can make it larger by the size of one.
+        """
+        hashed = self.search.question.model.hparams.hash_layer_count
+        first = {name for layer in self.ledger.experts[:hashed] for e in layer for name in e.names}
+        if not first & found.layout.host:
+            return
+        computes = self._computes(found.estimate)
+        computes[0] = self._least_copy(ways[0])
+        for turn in (-1, *range(1, hashed)):
+            self._refine(ways[0], computes, turn=turn)
+
+    def _least_copy(self, kinds: Kinds) -> int:
+        """Bytes that the first GPU's compute buffer holds at least, when such experts are copied to it."""
+        sizes = [e.size for layer in self.ledger.experts for e in layer if e.kind in kinds.first | kinds.rest]
+        return min(sizes, default=0)
+
+    def _cut(self, computes: Sequence[int], kinds: Kinds, slack: int = 0, turn: int = 0) -> Cut | None:
+        rooms = [before - compute - slack for before, compute in zip(self.before, computes, strict=True)]
+        if self.copies and kinds.first | kinds.rest and rooms[0] < 0:
+            return None
+        return self.cutter.cut(rooms, kinds, self.partial, turn)
+
+    def _refine(self, kinds: Kinds, computes: Sequence[int], one_copy: bool = False, turn: int = 0) -> None:
+        """Cut, ask, and cut again with the compute buffers of the answer, until nothing better is in sight."""
+        computes = list(computes)
+        raised: set[int] = set()
+        for _ in range(ROUNDS):
+            cut = self._cut(computes, kinds, turn=turn)
+            if cut is None or (self.found is not None and cut.cost >= self.found.price):
+                return
+            layout = replace(cut.layout, one_copy=one_copy, no_op_offload=self.no_op_offload)
+            answer = self._ask(layout)
+            if answer.refused is not None:
+                return
+            fits = self._take(layout, answer)
+            if fits and self.quick:
+                return
+            lowered = False
+            for d, (compute, (a, b)) in enumerate(zip(self._computes(answer), layout.ranges(), strict=True)):
+                if compute > computes[d]:
+                    computes[d] = compute
+                    raised.add(d)
+                elif compute < computes[d] and d not in raised and (b > a or (d == 0 and layout.host)):
+                    computes[d] = compute
+                    lowered = True
+            if fits and not lowered:
+                return
+
+    def _balance(self, found: Candidate, kinds: Kinds) -> None:
+        """Spread what is left evenly, where that costs nothing: llama.cpp's pools grow at run time."""
+        computes = self._computes(found.estimate)
+        margins = self.search.setting.margins
+        left = [found.estimate.devices[d].left - margins[d] for d in self.ledger.devices]
+        low, high = max(0, min(left)), max(left)
+        best: Cut | None = None
+        while high - low > BALANCE:
+            middle = (low + high) // 2
+            cut = self._cut(computes, kinds, middle)
+            if cut is not None and cut.cost <= found.price * SAME:
+                low, best = middle, cut
+            else:
+                high = middle
+        if best is None:
+            return
+        layout = replace(best.layout, one_copy=found.layout.one_copy, no_op_offload=found.layout.no_op_offload)
+        answer = self._ask(layout)
+        if leaves_margins(answer, margins):
+            spread = [answer.devices[d].left - margins[d] for d in self.ledger.devices]
+            if min(spread) > min(left):
+                self.found = Candidate(layout, tuple(layout_args(layout, self.ledger)), answer, found.price)
+
+    def _move(self, found: Candidate) -> None:
+        """Fill what is left of a GPU with other GPUs' experts from the host, if any has room for one."""
+        margins = self.search.setting.margins
+        for cushion in CUSHIONS:
+            left = [max(0, found.estimate.devices[d].left - margins[d] - cushion) for d in self.ledger.devices]
+            moved = dict(found.layout.moved)
+            homes = found.layout.homes()
+            host = [e for layer in self.ledger.experts for e in layer if e.names[0] in found.layout.host]
+            for e in sorted(host, key=lambda e: (-e.size, e.layer, e.kind)):
+                target = max((d for d in range(len(left)) if d != homes[e.layer]), key=lambda d: left[d], default=-1)
+                if target >= 0 and left[target] >= e.size:
+                    left[target] -= e.size
+                    moved.update((name, target) for name in e.names)
+            if moved == found.layout.moved:
+                return
+            layout = replace(found.layout, moved=moved, host=found.layout.host - moved.keys())
+            if self.cutter.price(layout) >= found.price:
+                return
+            if self._take(layout, self._ask(layout)):
+                return
+
+
+def _rank(c: Candidate) -> tuple[float, int, int]:
+    """The order of candidates: faster, then fewer compute bytes, then shorter flags."""
+    return round(c.price, 6), c.compute, sum(map(len, c.args))

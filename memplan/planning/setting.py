@@ -1,0 +1,62 @@
+"""The question of a plan, and one answer to it that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memplan.backends.devices import Rig
+from memplan.gguf.header import Header
+from memplan.planning.layout import Layout
+from memplan.planning.speed import Bandwidths
+from memplan.releases import Release
+from memplan.result import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The question: a model, what the user fixed, a rig, and what must stay free.
+
+    ``argv``: llama-server's flags.  ``margins``: bytes to leave on each of the rig's GPUs.  ``llama``: the release.
+    """
+
+    header: Header
+    argv: tuple[str, ...]
+    rig: Rig
+    margins: tuple[int, ...]
+    bandwidths: Bandwidths
+    llama: str | Release = "latest"
+    app: str = "server"
+    without_ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A layout that fits: its flags, its exact estimate, and the price that it was chosen for (``Cutter.price``)."""
+
+    layout: Layout
+    args: tuple[str, ...]
+    estimate: Estimate
+    price: float
+
+    @property
+    def compute(self) -> int:
+        """Bytes of all GPUs' compute buffers."""
+        return sum(device.compute for device in self.estimate.devices)
+
+
+def leaves_margins(found: Estimate, margins: Sequence[int]) -> bool:
+    """Whether llama.cpp starts, the host's memory is enough, and every GPU in use keeps its margin."""
+    return fits_gpus(found, margins) and not host_is_short(found)
+
+
+def fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
+    """Whether llama.cpp starts, and every GPU in use keeps its margin."""
+    if found.refused is not None:
+        return False
+    return all(d.used == 0 or d.left >= margin for d, margin in zip(found.devices, margins, strict=True))
+
+
+def host_is_short(found: Estimate) -> bool:
+    """Whether the GPUs hold their share, but the host does not."""
+    return not found.fits and not found.short  # unified memory counts twice
