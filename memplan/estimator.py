@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from memplan.backends.buffers import CPU_REPACK
 from memplan.backends.cpu import CpuBackend
-from memplan.backends.devices import RPC, Rig
+from memplan.backends.devices import CUDA, RPC, Rig
 from memplan.backends.make import approximate, make_backends
 from memplan.ggml.backend import Buffer, BufferType
 from memplan.ggml.ops import GGMLAssertError
@@ -124,7 +124,12 @@ _models: list[tuple[Header, tuple[object, ...], Model]] = []
 
 def load_model(header: Header, flags: Flags, release: Release = LATEST) -> Model:
     """The model of a header as a release loads it, remembered as long as the header is used again."""
-    loads = (release.mtp_tensors, release.image_routing_bias, release.attn_output_a_in_groups)
+    loads = (
+        release.mtp_tensors,
+        release.image_routing_bias,
+        release.attn_output_a_in_groups,
+        release.adds_compressor_ape,
+    )
     key = (flags.kv_overrides, flags.load_mtp, loads)
     for known, with_flags, model in _models:
         if known is header and with_flags == key:
@@ -220,19 +225,26 @@ class Question:
 
     def _answer(self) -> Estimate:
         model, flags, hp = self.model, self.flags, self.model.hparams
-        refusal = checks.check_load(hp) or model.tensors.refusal
+        refusal = checks.check_load(hp, self.release) or model.tensors.refusal
         if refusal is not None:
             return self._refusal(refusal)
-        checks.check_modelled(flags, self.release, len(self.machine.gpus))
-        placement = place(model.tensors.tensors, hp.n_layer_all, flags, self.machine)
+        by_rows = flags.split_mode == "row" and self.release.cuda_splits_rows
+        placed = replace(flags, split_mode="layer") if by_rows else flags
+        placement = place(model.tensors.tensors, hp.n_layer_all, placed, self.machine)
         if isinstance(placement, Refusal):
             return self._refusal(placement)
+        if by_rows:
+            placement = replace(placement, pipeline_parallel=False)
         refusal = checks.check_context(hp, flags, self.release) or too_many_devices(placement)
         if refusal is not None:
             return self._refusal(refusal)
         params = ContextParams.of(flags, hp)
         memory = create_memory(hp, flags, params, placement, self.release)
         refusal = checks.check_graph(hp, memory)
+        if refusal is None and by_rows:
+            gpus = zip(self.machine.gpus, self.rig.gpus, strict=True)
+            totals = {device: gpu.total for device, gpu in gpus if gpu.backend == CUDA}
+            refusal = checks.check_split_rows(model.tensors.tensors, flags, placement, totals, self.release)
         if refusal is not None:
             return self._refusal(refusal)
         context = self._context(params, placement, memory)

@@ -1,5 +1,6 @@
 """llama.cpp's own answers, replayed in process: ``ladder`` and ``random`` are the common road, ``odd`` leads off it,
-and ``releases`` is a spread over the older releases and a fork, with what people reported of them.
+and ``releases`` is a spread over the older releases and a fork, with what people reported of them; ``wide`` cases among
+them are odd ones that taught a rule.
 
 The odd cases were drawn at random and asked of llama.cpp v0.5.0 and v0.4.0; their made-up models are described where
 they are used. Some taught a rule: copies of K and V that are no longer views of one cache, splits with more than 30

@@ -22,6 +22,11 @@ def _fail(op: str, rule: str) -> NoReturn:
     raise GGMLAssertError(f"{op}: {rule}")
 
 
+def _failed(condition: str) -> NoReturn:
+    """With ggml's own words, where one condition alone can be at fault."""
+    raise GGMLAssertError(f"GGML_ASSERT({condition}) failed")
+
+
 def _derived(name: str, suffix: str) -> str:
     return f"{name} ({suffix})"[:63]  # GGML_MAX_NAME
 
@@ -86,10 +91,10 @@ def reshape(a: Tensor, *dims: int) -> Tensor:
     """The same elements in another shape (``ggml_reshape_4d``)."""
     ne: Shape = (*dims, 1, 1, 1)[:4]  # type: ignore[assignment]
     if not a.is_contiguous:
-        _fail("reshape", "the source has gaps")
+        _failed("ggml_is_contiguous(a)")
     if ne[0] * ne[1] * ne[2] * ne[3] != a.nelements:
         product = "*".join(f"ne{i}" for i in range(len(dims)))
-        raise GGMLAssertError(f"GGML_ASSERT(ggml_nelements(a) == {product}) failed")
+        _failed(f"ggml_nelements(a) == {product}")
     return _view_of(a, "RESHAPE", ne, packed_strides(a.type, ne), [a], suffix="reshaped")
 
 
@@ -131,7 +136,7 @@ def _binary(op: str, a: Tensor, b: Tensor) -> Tensor:
     if ane != bne:
         repeats = all(y and x % y == 0 for x, y in zip(ane, bne, strict=True))
         if not repeats:
-            _fail(op.lower(), f"{bne} cannot be repeated to {ane}")
+            _failed("ggml_can_repeat(b, a)")
     return Tensor(op, a.type, ane, packed_strides(a.type, ane), [a, b])
 
 
@@ -158,7 +163,7 @@ def div(a: Tensor, b: Tensor) -> Tensor:
 def scale(a: Tensor) -> Tensor:
     """``a`` times a constant, perhaps plus another (``ggml_scale``, ``ggml_scale_bias``)."""
     if not (a.nb[0] == a.type.type_size and contiguous_above(a, 1)):
-        _fail("scale", "the source has gaps")
+        _failed("ggml_is_padded_1d(a)")
     return _like("SCALE", a, [a])
 
 
@@ -187,7 +192,7 @@ def sqrt(a: Tensor) -> Tensor:
 def unary(a: Tensor, kind: str) -> Tensor:
     """A function of one element: SIGMOID, RELU, SOFTPLUS, ... (``ggml_unary``)."""
     if not a.is_contiguous_rows:
-        _fail(kind.lower(), "rows with gaps")
+        _failed("ggml_is_contiguous_rows(a)")
     return _like("UNARY", a, [a], kind=kind)
 
 
@@ -196,7 +201,7 @@ def glu(a: Tensor, b: Tensor, kind: str) -> Tensor:
     if not (contiguous_above(a, 1) and contiguous_above(b, 1)):
         _fail(kind.lower(), "the sources have gaps")
     if not (a.ne == b.ne and a.type is b.type):
-        _fail(kind.lower(), "the sources differ")
+        _failed("a->type == b->type" if a.ne == b.ne else "ggml_are_same_shape(a, b)")
     return _like("GLU", a, [a, b], kind=kind)
 
 
@@ -208,7 +213,7 @@ def rms_norm(a: Tensor) -> Tensor:
 def soft_max(a: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None) -> Tensor:
     """Soft maximum over rows (``ggml_soft_max_ext``, ``ggml_soft_max_add_sinks``)."""
     if not a.is_contiguous:
-        _fail("soft_max", "the source has gaps")
+        _failed("ggml_is_contiguous(a)")
     src = [a]
     if mask is not None:
         if not (mask.type in (F16, F32) and mask.is_contiguous):
@@ -224,7 +229,7 @@ def soft_max(a: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None)
 def rope(a: Tensor, pos: Tensor, n_dims: int, mode: int, offset: int = 0, back: bool = False) -> Tensor:
     """Rotary positions over ``n_dims`` elements from ``offset`` (``ggml_rope_ext``, ``ggml_rope_set_offset``)."""
     if not (pos.type is I32 and a.ne[2] == pos.ne[0]):
-        _fail("rope", "positions do not match")
+        _failed("a->ne[2] == b->ne[0]" if pos.type is I32 else "b->type == GGML_TYPE_I32")
     params: Params = {"mode": mode, "n_dims": n_dims, "offset": offset, "freq_factors": False}
     return _like("ROPE_BACK" if back else "ROPE", a, [a, pos], params)
 
@@ -236,9 +241,9 @@ def mul_mat(a: Tensor, b: Tensor) -> Tensor:
     """``b`` times the transpose of ``a``: ne = (a1, b1, b2, b3) (``ggml_mul_mat``)."""
     ane, bne = a.ne, b.ne
     if not (ane[0] == bne[0] and bne[2] % ane[2] == 0 and bne[3] % ane[3] == 0):
-        _fail("mul_mat", f"{ane} by {bne}")
+        _failed("ggml_can_mul_mat(a, b)")
     if not (a.nb[0] <= a.nb[1]):
-        _fail("mul_mat", "the first source is transposed")
+        _failed("!ggml_is_transposed(a)")
     return _result("MUL_MAT", F32, (ane[1], bne[1], bne[2], bne[3]), [a, b])
 
 
@@ -246,7 +251,7 @@ def mul_mat_id(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
     """One matrix an expert: ne = (rows, experts used, tokens, 1) (``ggml_mul_mat_id``)."""
     ane, bne, ine = a.ne, b.ne, ids.ne
     if not (a.nb[0] <= a.nb[1]):
-        _fail("mul_mat_id", "the experts are transposed")
+        _failed("!ggml_is_transposed(as)")
     if not (ids.type is I32 and ane[3] == 1 and bne[3] == 1):
         _fail("mul_mat_id", "dimensions")
     if not (ine[1] == bne[2] and ane[0] == bne[0] and ine[0] % bne[1] == 0):
@@ -265,7 +270,7 @@ def cont(a: Tensor, *dims: int) -> Tensor:
     """A copy without gaps, perhaps in another shape (``ggml_cont``, ``ggml_cont_4d``)."""
     ne: Shape = (*dims, 1, 1, 1)[:4] if dims else a.ne  # type: ignore[assignment]
     if ne[0] * ne[1] * ne[2] * ne[3] != a.nelements:
-        _fail("cont", "the number of elements changes")
+        _failed("ggml_nelements(a) == (ne0*ne1*ne2*ne3)")
     t = _result("CONT", a.type, ne, [a])
     t.name = _derived(a.name, "cont")
     return t
@@ -282,18 +287,18 @@ def cast(a: Tensor, type: GGMLType) -> Tensor:
 def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
     """``a`` and ``b`` side by side along ``dim`` (``ggml_concat``)."""
     if a.type is not b.type:
-        _fail("concat", "types differ")
+        _failed("a->type == b->type")
     ne = list(a.ne)
     ne[dim] += b.ne[dim]
     if not (all(i == dim or a.ne[i] == b.ne[i] for i in range(4))):
-        _fail("concat", "shapes differ")
+        _failed("a->ne[d] == b->ne[d]")
     return _result("CONCAT", a.type, tuple(ne), [a, b], {"dim": dim})  # type: ignore[arg-type]
 
 
 def repeat_4d(a: Tensor, ne: Shape) -> Tensor:
     """``a`` repeated to ``ne`` (``ggml_repeat_4d``)."""
     if not (all(x % y == 0 for x, y in zip(ne, a.ne, strict=True))):
-        _fail("repeat", f"{a.ne} to {ne}")
+        _failed("can_repeat")
     return _result("REPEAT", a.type, ne, [a])
 
 
@@ -315,7 +320,7 @@ def argsort(a: Tensor) -> Tensor:
 def argsort_top_k(a: Tensor, k: int) -> Tensor:
     """The first ``k`` of a full sort: a view of ``argsort`` (``ggml_argsort_top_k``)."""
     if not (a.ne[0] >= k):
-        _fail("argsort_top_k", f"{k} of {a.ne[0]}")
+        _failed("a->ne[0] >= k")
     s = argsort(a)
     return view(s, (k, *s.ne[1:]), s.nb)
 
@@ -323,14 +328,14 @@ def argsort_top_k(a: Tensor, k: int) -> Tensor:
 def top_k(a: Tensor, k: int) -> Tensor:
     """The numbers of the ``k`` largest elements a row, i32 (``ggml_top_k``)."""
     if not (a.ne[0] >= k):
-        _fail("top_k", f"{k} of {a.ne[0]}")
+        _failed("a->ne[0] >= k")
     return _result("TOP_K", I32, (k, *a.ne[1:]), [a])
 
 
 def flash_attn_ext(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None, n_kv_max: int) -> Tensor:
     """Attention in one op: ne = (head size, heads, tokens, streams) (``ggml_flash_attn_ext``)."""
     if not (k.ne[0] == q.ne[0] and q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0):
-        _fail("flash_attn_ext", "q by k")
+        _failed("ggml_can_mul_mat(k, q)")
     if not (q.ne[3] == k.ne[3] == v.ne[3]):
         _fail("flash_attn_ext", "streams differ")
     src = [q, k, v]

@@ -6,12 +6,15 @@ releases from b9842 on do the same but for what their switches say.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from memplan.errors import FlagError
 from memplan.gguf.types import BY_NAME
 from memplan.llama.context import ContextParams
 from memplan.llama.hparams import CSA_RATIO
+from memplan.llama.model_tensors import OUTPUT, ModelTensor
+from memplan.llama.placement import overridden
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.releases import LATEST, Release
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from memplan.llama.flags import Flags
     from memplan.llama.hparams import HParams
     from memplan.llama.kv_cache import Memory
-    from memplan.llama.placement import Placement
+    from memplan.llama.placement import Device, Placement
 
 MAX_SEQ = 256
 """LLAMA_MAX_SEQ."""
@@ -28,10 +31,37 @@ _NEEDS_FLASH_ATTN = ("V cache quantization requires flash_attn", "quantized V ca
 """llama.cpp's words, before and since it also compares K and V types."""
 
 
-def check_modelled(flags: Flags, release: Release, gpus: int) -> None:
-    """Raises FlagError for what the release can do and memplan does not follow."""
-    if flags.split_mode == "row" and release.cuda_splits_rows and gpus:
+ROW_ROUNDING = 128
+"""Rows that a weight is cut in at least, when it is spread over devices (``get_row_rounding``)."""
+
+
+def check_split_rows(
+    tensors: Sequence[ModelTensor], flags: Flags, placement: Placement, totals: Mapping[Device, int], release: Release
+) -> Refusal | None:
+    """The abort of ``-sm row`` in a release that has it: a weight spread over devices cannot be reshaped.
+
+    ``attn_output_a`` is, in every layer; the first on a GPU is the one that is named. ``totals``: memory of each CUDA
+    device, by which rows are shared out without ``-ts``; other backends spread nothing. Follows ggml-cuda.cu
+    (``ggml_backend_cuda_device_supports_op``, ``get_row_split``) and ggml-backend.cpp
+    (``ggml_backend_sched_backend_id_from_cur``), b9842.
+
+    Raises FlagError where other weights alone would be spread, which is not modelled.
+    """
+    given = [*flags.tensor_split, *(0.0,) * len(totals)][: len(totals)]
+    shares = given if any(given) else list(totals.values())
+    share = {device: part / sum(shares) for device, part in zip(totals, shares, strict=True)}
+    own = {t.name for t in tensors}.difference(overridden(tensors, flags))
+    spread = False
+    for t in tensors:
+        device = placement.output if t.layer == OUTPUT else placement.cpu if t.layer < 0 else placement.layers[t.layer]
+        if t.op == "MUL_MAT" and t.name in own and device in share and placement.tensors[t.name] is device.buft:
+            spread = True
+            if t.name.endswith(".attn_output_a.weight") and t.ne[1] * share[device] >= ROW_ROUNDING:
+                said = f"pre-allocated tensor ({t.name} (reshaped)) in a buffer ({device.name}_Split) that cannot run"
+                return Refusal(OTHER, ABORT, f"{said} the operation (RESHAPE)", "give -sm layer")
+    if spread:
         raise FlagError(f"-sm row: {release.name}'s buffers that spread over devices are not modelled; give -sm layer")
+    return None
 
 
 def check_context(hp: HParams, flags: Flags, release: Release = LATEST) -> Refusal | None:
@@ -79,10 +109,11 @@ def check_context(hp: HParams, flags: Flags, release: Release = LATEST) -> Refus
 _CONVERT = "convert the model again: its shapes are not DeepSeek-V4's"
 
 
-def check_load(hp: HParams) -> Refusal | None:
+def check_load(hp: HParams, release: Release = LATEST) -> Refusal | None:
     """Why llama.cpp dies of these hyper-parameters while it loads them (``load_hparams``); None if it does not."""
     if hp.n_expert_used > hp.n_expert:
-        return _died("n_expert_used_max <= hparams.n_expert")
+        used = "n_expert_used_max" if release.experts_used_by_layer else "hparams.n_expert_used"
+        return _died(f"{used} <= hparams.n_expert")
     return None
 
 

@@ -148,7 +148,7 @@ def _wanted(
     yield _Wanted("output_hc_scale.weight", (1,), "MUL", OUTPUT)
     for il in range(hp.n_layer_all):
         yield from _attention(hp, il, release)
-        yield from _compressors(hp, il)
+        yield from _compressors(hp, il, release)
         yield from _ffn(hp, il, release)
         if il >= hp.n_layer:
             yield from _mtp(hp, il)
@@ -182,23 +182,24 @@ def _attention(hp: HParams, il: int, release: Release) -> Iterator[_Wanted]:
         yield _Wanted(f"{p}hc_{part}_scale.weight", (3,), "MUL", il)
 
 
-def _compressors(hp: HParams, il: int) -> Iterator[_Wanted]:
+def _compressors(hp: HParams, il: int, release: Release) -> Iterator[_Wanted]:
     ratio = hp.compress_ratios[il]
     if not ratio:
         return
     e, d, i, p = hp.n_embd, hp.n_embd_head_k, hp.indexer_head_size, f"blk.{il}."
     coff = 2 if ratio == CSA_RATIO else 1
-    yield from _compressor(p + "attn", e, coff * d, d, ratio, il)
+    ape = "ADD" if release.adds_compressor_ape else "GET_ROWS"
+    yield from _compressor(p + "attn", e, coff * d, d, ratio, ape, il)
     if ratio == CSA_RATIO:
         yield _Wanted(p + "indexer.proj.weight", (e, hp.indexer_n_head), "MUL_MAT", il)
         yield _Wanted(p + "indexer.attn_q_b.weight", (hp.n_lora_q, hp.indexer_n_head * i), "MUL_MAT", il)
-        yield from _compressor(p + "indexer", e, 2 * i, i, ratio, il)
+        yield from _compressor(p + "indexer", e, 2 * i, i, ratio, ape, il)
 
 
-def _compressor(prefix: str, e: int, width: int, out: int, ratio: int, il: int) -> Iterator[_Wanted]:
+def _compressor(prefix: str, e: int, width: int, out: int, ratio: int, ape: str, il: int) -> Iterator[_Wanted]:
     yield _Wanted(prefix + "_compressor_kv.weight", (e, width), "MUL_MAT", il)
     yield _Wanted(prefix + "_compressor_gate.weight", (e, width), "MUL_MAT", il)
-    yield _Wanted(prefix + "_compressor_ape.weight", (width, ratio), "GET_ROWS", il)
+    yield _Wanted(prefix + "_compressor_ape.weight", (width, ratio), ape, il)
     yield _Wanted(prefix + "_compressor_norm.weight", (out,), "MUL", il)
 
 

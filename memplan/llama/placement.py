@@ -249,6 +249,12 @@ def _select(bufts: BufferList, t: ModelTensor) -> BufferType | None:
     return None
 
 
+def overridden(tensors: Sequence[ModelTensor], flags: Flags) -> set[str]:
+    """The names of the weights that ``-ot`` and its kin place."""
+    names = tuple(t.name for t in tensors)
+    return {names[i] for i, _ in matches(tuple(pattern for pattern, _ in flags.overrides), names)}
+
+
 @lru_cache(maxsize=256)
 def matches(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
     """(index of the name, index of the first pattern found in it) for every name that has one."""

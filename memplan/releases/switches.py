@@ -63,8 +63,16 @@ class Release:
     image_routing_bias: bool
     """DeepSeek-V4 files may hold a routing bias for image tokens, ``exp_probs_b_vl`` (load_arch_tensors)."""
 
+    experts_used_by_layer: bool
+    """Layers may use different numbers of experts, and what is checked is the largest (llama-model.cpp:
+    load_hparams)."""
+
     attn_output_a_in_groups: bool
     """``attn_output_a`` is loaded as one matrix a group (load_arch_tensors). Before, the graph reshaped it."""
+
+    adds_compressor_ape: bool
+    """Where a compressor's position embeddings may lie is asked with an ADD (llama-arch.cpp: LLM_TENSOR_INFOS). Since,
+    with a GET_ROWS."""
 
     equal_cache_types: bool
     """DeepSeek-V4 refuses K and V caches of different types, and a quantised V cache turns flash attention on where

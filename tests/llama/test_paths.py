@@ -67,12 +67,29 @@ def test_what_a_release_has_not_got_cannot_be_asked_for(release: str, indexer: P
         asked(release, indexer, hc)
 
 
-def test_split_buffers_are_not_followed_in_the_release_that_has_them() -> None:
-    flags = parse_flags(["-sm", "row", "-np", "1"], "server")
+@pytest.mark.parametrize(
+    ("words", "release", "says"),
+    [
+        ("", "b9842", "(blk.0.attn_output_a.weight (reshaped)) in a buffer (CUDA0_Split)"),
+        ("-ngl 21", "b9842", "(blk.23.attn_output_a.weight (reshaped))"),
+        ("-ot blk\\.0\\.attn_output_a=CPU", "b9842", "(blk.1.attn_output_a.weight (reshaped))"),
+        ("", "b9924", "does not support split buffers"),
+    ],
+)
+def test_no_release_starts_with_weights_spread_by_rows(words: str, release: str, says: str) -> None:
+    flags = parse_flags(f"-sm row -np 1 {words}".split(), "server")
+    refused = estimate(FLASH, flags, RIG, release).refused
+    assert refused is not None and says in refused.said
+
+
+def test_rows_that_are_spread_without_an_abort_are_not_followed() -> None:
+    small = ["-np", "1", "-c", "4096"]
+    flags = parse_flags([*small, "-sm", "row", "-ot", "attn_output_a=CPU"], "server")
     with pytest.raises(FlagError, match="-sm row: b9842's buffers"):
         estimate(FLASH, flags, RIG, "b9842")
-    refused = estimate(FLASH, flags, RIG, "b9924").refused
-    assert refused is not None and "does not support split buffers" in refused.said
+    nothing_to_spread = parse_flags([*small, "-ngl", "0", "-sm", "row"], "server")
+    plain = parse_flags([*small, "-ngl", "0"], "server")
+    assert estimate(FLASH, nothing_to_spread, RIG, "b9842").buffers == estimate(FLASH, plain, RIG, "b9842").buffers
 
 
 @pytest.mark.parametrize("option", ["--indexer", "--hyper-connections"])
