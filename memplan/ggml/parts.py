@@ -170,3 +170,13 @@ def _takes(t: Tensor) -> tuple[int, ...]:
         return ()
     ne, nb, type = t.ne, t.nb, t.type
     return tuple(j for j, s in enumerate(t.src) if s.ne == ne and s.nb == nb and s.type is type)
+
+
+_signatures: dict[tuple[object, ...], int] = {}
+
+
+def part_number(part: Part) -> int:
+    """A number for the part's structure: equal for parts that differ in sizes alone."""
+    if part.number < 0:
+        part.number = _signatures.setdefault(part.signature(), len(_signatures))
+    return part.number

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memplan.ggml.parts import Part
+from memplan.ggml.parts import Part, part_number
 from memplan.ggml.quick_alloc import StepFinder, Steps, replay
+from memplan.ggml.quick_cases import Buffers
 from memplan.ggml.quick_deps import DepFinder
-from memplan.ggml.quick_sched import Buffers, QuickSched, Schedule
+from memplan.ggml.quick_sched import QuickSched, Schedule
 from memplan.ggml.sched import Sched
 from memplan.ggml.tensor import Tensor
 from memplan.ggml.topology import Topology
@@ -60,8 +61,7 @@ class QuickPlanner:
             id(topology),
             like,
             self.sched.n_copies,
-            tuple([p.final for p in schedule.placed]),
-            tuple([(s.backend, s.start, tuple(s.inputs)) for s in schedule.splits]),
+            schedule.outcome.number,
             tuple([(until, tuple(kept)) for until, kept in deps.items()]),
         )
         steps = _steps.get(key)
@@ -75,7 +75,6 @@ class QuickPlanner:
 KEPT = 16
 """Topologies, and lists of steps, that are remembered."""
 
-_signatures: dict[tuple[object, ...], int] = {}
 _topologies: dict[tuple[int, ...], Topology] = {}
 _steps: dict[tuple[object, ...], Steps] = {}
 
@@ -90,10 +89,3 @@ def topology_of(graph: GraphParts) -> Topology:
             _steps.clear()
         topology = _topologies[key] = Topology(graph.parts, len(graph.inputs))
     return topology
-
-
-def part_number(part: Part) -> int:
-    """A number for the part's structure: equal for parts that differ in sizes alone."""
-    if part.number < 0:
-        part.number = _signatures.setdefault(part.signature(), len(_signatures))
-    return part.number

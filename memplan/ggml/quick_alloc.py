@@ -20,8 +20,9 @@ from memplan.ggml.tensor import Tensor
 from memplan.ggml.topology import Topology
 
 ALLOC, FREE, TAKE = 0, 1, 2
-Step = tuple[int, int, int]
-"""(ALLOC, tensor, slot), (FREE, tensor, 0) or (TAKE, tensor, the tensor whose place it takes)."""
+Step = tuple[int, int, int, int, int]
+"""(ALLOC, tensor, backend, slot, 0), (FREE, tensor, backend, 0, 0) or (TAKE, tensor, backend, slot, the tensor whose
+place it takes)."""
 
 OWN, COPY, FED = 0, 1, 2
 
@@ -37,12 +38,11 @@ Deps = dict[Place, list[Place | tuple[Place, int]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """A graph's allocation: what is done, ``homes``: each tensor's backend, ``slots``: each tensor's slot."""
+    """A graph's allocation: what is done, with which slots; ``n_tensors``: how many there are."""
 
     steps: list[Step]
     slots: list[Slot]
-    slot_of: list[int]
-    homes: list[int]
+    n_tensors: int
 
 
 class StepFinder:
@@ -62,7 +62,6 @@ class StepFinder:
         self.kept = [False] * len(self.children)
         self.steps: list[Step] = []
         self.homes = [-1] * len(self.children)
-        self.slot_of = [-1] * len(self.children)
         self.slots: dict[Slot, int] = {}
         self.copies: list[Place] = []
         self.copy_ids: dict[tuple[int, int], int] = {}
@@ -96,7 +95,7 @@ class StepFinder:
                 if not self.owned[copy]:
                     self._place(copy, split.backend)
             self._walk(walk[starts[n] : starts[n + 1]], srcs, homes, keep)
-        return Steps(self.steps, list(self.slots), self.slot_of, self.homes)
+        return Steps(self.steps, list(self.slots), len(self.children))
 
     def _walk(
         self,
@@ -108,7 +107,7 @@ class StepFinder:
         owns, takes, owned = self.topology.owns, self.topology.takes, self.owned
         children, views = self.children, self.views
         kept, base, steps, release = self.kept, self.topology.base, self.steps, self._release
-        slot_of, home_of, needs = self.slot_of, self.homes, self.needs
+        home_of, needs = self.homes, self.needs
         for i in nodes:
             if owns[i] and not owned[i]:
                 owned[i] = True
@@ -116,9 +115,8 @@ class StepFinder:
                     p = srcs[i][j]
                     if owned[p] and children[p] == 1 and views[p] == 0 and not kept[p]:
                         owned[p] = False
-                        steps.append((TAKE, i, p))
                         home = home_of[i] = home_of[p]
-                        slot_of[i] = self._slot(i, home)
+                        steps.append((TAKE, i, home, self._slot(i, home), p))
                         break
                 else:
                     self._place(i, homes[i])
@@ -130,12 +128,12 @@ class StepFinder:
                     if b < 0:
                         if owned[s] and not kept[s]:
                             owned[s] = False
-                            steps.append((FREE, s, 0))
+                            steps.append((FREE, s, home_of[s], 0, 0))
                     else:
                         views[b] -= 1
                         if views[b] == 0 and children[b] == 0 and owned[b] and not kept[b]:
                             owned[b] = False
-                            steps.append((FREE, b, 0))
+                            steps.append((FREE, b, home_of[b], 0, 0))
             if i in keep:
                 release(keep[i])
 
@@ -153,13 +151,12 @@ class StepFinder:
                     s = b
                 if owned[s] and not self.kept[s]:
                     owned[s] = False
-                    self.steps.append((FREE, s, 0))
+                    self.steps.append((FREE, s, self.homes[s], 0, 0))
 
     def _place(self, i: int, home: int) -> None:
         self.owned[i] = True
         self.homes[i] = home
-        self.slot_of[i] = slot = self._slot(i, home)
-        self.steps.append((ALLOC, i, slot))
+        self.steps.append((ALLOC, i, home, self._slot(i, home), 0))
 
     def _slot(self, i: int, home: int) -> int:
         where = self.topology.where
@@ -184,7 +181,6 @@ class StepFinder:
         self.views.append(0)
         self.owned.append(False)
         self.homes.append(-1)
-        self.slot_of.append(-1)
         self.kept.append(self.n_copies > 1)
         return i
 
@@ -217,7 +213,7 @@ class StepFinder:
         """Leafs come first: under pipelining all copies of inputs, then the graph's own."""
         cpu_home = self._input_home
         if self.n_copies > 1:
-            for place in self.schedule.kept_inputs:
+            for place in self.schedule.outcome.kept_inputs:
                 i = self._id(place)
                 self.kept[i] = True
                 self._place(i, cpu_home)
@@ -244,68 +240,61 @@ class StepFinder:
         return homes
 
 
-def replay(
-    steps: Steps, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]
-) -> list[int]:
+def replay(steps: Steps, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]) -> list[int]:
     """Bytes of each backend's buffer when these steps are done with the sizes of these parts."""
     sizes = [_size(slot, parts, inputs, bufts) for slot in steps.slots]
-    shared = [bufts.index(buft) for buft in bufts]
     if all(buft.max_size >= UNLIMITED for buft in bufts):
-        return _replay_whole(steps, sizes, shared)
+        return _replay_whole(steps, sizes, len(bufts))
     tallocs = [DynTallocr(buft.max_size) for buft in bufts]
-    place: list[Address] = [(-1, -1)] * len(steps.homes)
-    size_of, homes = _by_tensor(steps, sizes), [shared[h] for h in steps.homes]
-    for kind, i, x in steps.steps:
-        talloc = tallocs[homes[i]]
+    places: list[tuple[Address, int]] = [((-1, -1), 0)] * steps.n_tensors
+    for kind, i, home, slot, x in steps.steps:
+        talloc = tallocs[home]
         if kind == ALLOC:
-            place[i] = talloc.alloc(size_of[i])
+            places[i] = talloc.alloc(sizes[slot]), sizes[slot]
         elif kind == FREE:
-            talloc.free(place[i], size_of[i])
+            talloc.free(*places[i])
         else:
-            chunk, offset = place[i] = place[x]
-            if size_of[x] > size_of[i]:
-                talloc.free((chunk, offset + size_of[i]), size_of[x] - size_of[i])
-    return [tallocs[h].total for h in shared]
+            (chunk, offset), size = places[x]
+            places[i] = (chunk, offset), sizes[slot]
+            if size > sizes[slot]:
+                talloc.free((chunk, offset + sizes[slot]), size - sizes[slot])
+    return [talloc.total for talloc in tallocs]
 
 
-def _replay_whole(steps: Steps, sizes: list[int], shared: list[int]) -> list[int]:
+def _replay_whole(steps: Steps, sizes: list[int], n_backends: int) -> list[int]:
     """As ``DynTallocr`` does it where buffers may be of any size, so that there is one chunk: holes and an open end."""
-    size_of, homes = _by_tensor(steps, sizes), [shared[h] for h in steps.homes]
-    hole_at: list[list[int]] = [[0] for _ in shared]
-    hole_size: list[list[int]] = [[UNLIMITED] for _ in shared]
-    highest = [0] * len(shared)
-    offset_of = [0] * len(homes)
-    for kind, i, x in steps.steps:
-        home = homes[i]
-        at, left = hole_at[home], hole_size[home]
+    spaces: list[tuple[list[int], list[int]]] = [([0], [UNLIMITED]) for _ in range(n_backends)]
+    highest = [0] * n_backends
+    places = [(0, 0)] * steps.n_tensors
+    for kind, i, home, slot, x in steps.steps:
+        at, left = spaces[home]
         if kind == ALLOC:
-            size = size_of[i]
-            last = len(left) - 1
-            best = last
-            tightest = UNLIMITED
-            for k in range(last):
-                s = left[k]
-                if size <= s <= tightest:
+            size = tightest = sizes[slot]
+            best = -1
+            for k, s in enumerate(left):
+                if s >= size and (s <= tightest or best < 0):
                     best, tightest = k, s
-            offset = offset_of[i] = at[best]
+            offset = at[best]
+            places[i] = offset, size
             end = offset + size
-            rest = left[best] - size
-            if rest:
+            if tightest > size:
                 at[best] = end
-                left[best] = rest
+                left[best] = tightest - size
             else:
                 del at[best], left[best]
             if end > highest[home]:
                 highest[home] = end
             continue
         if kind == FREE:
-            start, size = offset_of[i], size_of[i]
+            start, size = places[i]
         else:
-            offset_of[i] = offset_of[x]
-            size = size_of[x] - size_of[i]
-            if size == 0:
+            start, size = places[x]
+            taken = sizes[slot]
+            places[i] = start, taken
+            if size == taken:
                 continue
-            start = offset_of[i] + size_of[i]
+            start += taken
+            size -= taken
         k = bisect_left(at, start)
         joins = k > 0 and at[k - 1] + left[k - 1] == start
         if k < len(at) and at[k] == start + size:
@@ -322,11 +311,7 @@ def _replay_whole(steps: Steps, sizes: list[int], shared: list[int]) -> list[int
                 raise OutOfFreeBlocksError("out of free blocks")
             at.insert(k, start)
             left.insert(k, size)
-    return [highest[h] for h in shared]
-
-
-def _by_tensor(steps: Steps, sizes: list[int]) -> list[int]:
-    return [sizes[slot] if slot >= 0 else 0 for slot in steps.slot_of]
+    return highest
 
 
 def _size(slot: Slot, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]) -> int:

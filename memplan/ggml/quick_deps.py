@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memplan.ggml.backend import Backend
 from memplan.ggml.parts import INPUT, Part
-from memplan.ggml.quick_sched import Buffers, Place, Schedule
+from memplan.ggml.quick_cases import Buffers
+from memplan.ggml.quick_sched import KEPT_OUTCOMES, Place, Schedule
 from memplan.ggml.sched import Sched
 from memplan.ggml.tensor import Tensor
 
@@ -17,6 +18,8 @@ Found = list[tuple[int, list[tuple[int, int]]]]
 Run = tuple[int, int, int]
 """Nodes of a part from one to another on one backend."""
 
+Copies = tuple[tuple[int, int, int], ...]
+"""Sources of which a run reads copies: (node, source number, backend)."""
 
 KEPT_RUNS = 768
 """Runs that a finder remembers."""
@@ -28,28 +31,41 @@ class DepFinder:
     def __init__(self, sched: Sched) -> None:
         self.sched = sched
         self.asks = [type(b).alloc_deps is not Backend.alloc_deps for b in sched.backends]
-        self._known: dict[tuple[Part, Buffers, Run, tuple[tuple[int, int, int], ...]], Found] = {}
+        self._known: dict[tuple[Part, Buffers, Run, Copies], Found] = {}
+        self._stretches: dict[int, list[tuple[int, Run, Copies]]] = {}
 
     def find(self, schedule: Schedule) -> dict[Place, list[Kept]]:
         """What must outlive which node."""
+        number = schedule.outcome.number
+        stretches = self._stretches.get(number)
+        if stretches is None:
+            if len(self._stretches) >= KEPT_OUTCOMES:
+                self._stretches.clear()
+            stretches = self._stretches[number] = self._find(schedule)
+        deps: dict[Place, list[Kept]] = {}
+        for at, run, copies in stretches:
+            case = schedule.placed[at].case
+            key = (case.part, case.buffers, run, copies)
+            found = self._known.get(key)
+            if found is None:
+                if len(self._known) >= KEPT_RUNS:
+                    self._known.clear()
+                found = self._known[key] = self._ask(case.part, run, copies)
+            for until, tensors in found:
+                keep = deps.setdefault((at, until), [])
+                keep += [self._kept(schedule, at, r, backend) for r, backend in tensors]
+        return deps
+
+    def _find(self, schedule: Schedule) -> list[tuple[int, Run, Copies]]:
+        """Where a backend that fuses anything is to be asked: each run, its part's position, the copies it reads."""
         copies: dict[int, list[tuple[int, int, int]]] = {}
         for (at, node), j, _ in schedule.copies:
             copies.setdefault(at, []).append((node, j, schedule.placed[at].final[node]))
-        deps: dict[Place, list[Kept]] = {}
-        for at, run in self._runs(schedule):
-            if self.asks[run[2]]:
-                p = schedule.placed[at]
-                own = tuple([c for c in copies.get(at, ()) if run[0] <= c[0] < run[1]])
-                key = (p.part, p.case.buffers, run, own)
-                found = self._known.get(key)
-                if found is None:
-                    if len(self._known) >= KEPT_RUNS:
-                        self._known.clear()
-                    found = self._known[key] = self._ask(p.part, run, own)
-                for until, tensors in found:
-                    keep = deps.setdefault((at, until), [])
-                    keep += [self._kept(schedule, at, r, backend) for r, backend in tensors]
-        return deps
+        return [
+            (at, run, tuple([c for c in copies.get(at, ()) if run[0] <= c[0] < run[1]]))
+            for at, run in self._runs(schedule)
+            if self.asks[run[2]]
+        ]
 
     @staticmethod
     def _kept(schedule: Schedule, at: int, r: int, backend: int) -> Kept:
@@ -83,7 +99,7 @@ class DepFinder:
                 runs.append((owner, (start, end, backend)))
         return [(at, run) for at, run in runs if run[0] < run[1]]
 
-    def _ask(self, part: Part, run: Run, copies: tuple[tuple[int, int, int], ...]) -> Found:
+    def _ask(self, part: Part, run: Run, copies: Copies) -> Found:
         start, end, backend = run
         names: dict[Tensor, tuple[int, int]] = {}
         replaced: list[tuple[Tensor, int, Tensor]] = []

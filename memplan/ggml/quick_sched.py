@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
-from memplan.ggml.backend import Buffer
-from memplan.ggml.parts import INPUT, NO_BASE, Part
+from memplan.ggml.parts import INPUT, NO_BASE, Part, part_number
+from memplan.ggml.quick_cases import BODY, PRE, TAIL, Buffers, Case, Crossing, Homes, Rules
 from memplan.ggml.sched import Sched, SchedAbortError
 from memplan.ggml.tensor import VIEW_OPS
 
-Buffers = tuple[Buffer | None, ...]
-Homes = tuple[int, ...]
 Place = tuple[int, int]
 """A tensor: the part's position and the number in it; inputs of the graph are (-1, number)."""
-
-PRE, BODY, TAIL = 0, 1, 2
-"""A part's stretches: before it reads its input, the rest of its body, and what is only computed for a later part."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +35,7 @@ class Placed:
     @property
     def final(self) -> Homes:
         """The backend of each of the part's tensors."""
-        return self.case.states[self.state]
+        return self.case.rules.states[self.state]
 
 
 @dataclass(slots=True)
@@ -52,133 +48,44 @@ class QuickSplit:
 
 
 @dataclass(slots=True)
-class Schedule:
-    """The outcome: ``splits``; ``copies``: (node, source number, source); ``kept_inputs``: under pipelining."""
+class Splits:
+    """The outcome for all graphs whose parts are of like structure and go by like rules.
 
-    placed: list[Placed]
+    ``states`` number each part's homes.  ``number`` is equal for equal homes and splits.
+    ``copies``: (node, source number, source).  ``kept_inputs``: under pipelining.
+    """
+
+    states: list[int]
+    number: int
     splits: list[QuickSplit]
     copies: list[tuple[Place, int, Place]]
     kept_inputs: list[Place]
-    input_home: int
-
-
-class Case:
-    """What is known of one part with its leafs in given buffers.
-
-    ``states`` numbers the homes that its tensors were seen to have, so that passes can be remembered by number.
-    """
-
-    __slots__ = (
-        "_numbers",
-        "_starts",
-        "_supported",
-        "buffers",
-        "computed",
-        "crossings",
-        "expanded",
-        "finals",
-        "part",
-        "sched",
-        "states",
-    )
-
-    def __init__(self, part: Part, buffers: Buffers, sched: Sched) -> None:
-        self.part = part
-        self.buffers = buffers
-        self.sched = sched
-        self.states: list[Homes] = []
-        self.expanded: dict[tuple[int, int, int, int, bool], tuple[int, int]] = {}
-        self.finals: dict[tuple[int, int], int] = {}
-        self.crossings: dict[tuple[int, int], tuple[list[Crossing], ...]] = {}
-        computed = [i for i, t in enumerate(part.nodes) if t.op not in VIEW_OPS]
-        self.computed = (
-            [i for i in computed if i < part.n_pre],
-            [i for i in computed if part.n_pre <= i < part.n_body],
-            [i for i in computed if i >= part.n_body],
-        )
-        self._numbers: dict[Homes, int] = {}
-        self._supported: dict[tuple[int, int], bool] = {}
-        self._starts: dict[tuple[int, bool], int] = {}
-
-    def load(self) -> None:
-        """Put the part's leafs where this case has them."""
-        part = self.part
-        if part.loaded is not self.buffers:
-            for leaf, buffer in zip(part.leafs, self.buffers, strict=True):
-                leaf.buffer = buffer
-            part.loaded = self.buffers
-
-    def number(self, homes: Homes) -> int:
-        """The number of these homes."""
-        n = self._numbers.get(homes)
-        if n is None:
-            n = self._numbers[homes] = len(self.states)
-            self.states.append(homes)
-        return n
-
-    def supports(self, i: int, backend: int) -> bool:
-        """Whether ``backend`` computes node ``i``."""
-        key = (i, backend)
-        known = self._supported.get(key)
-        if known is None:
-            self.load()
-            known = self._supported[key] = self.sched.backends[backend].supports_op(self.part.nodes[i])
-        return known
-
-    def start(self, pin_home: int, pin_host: bool) -> int:
-        """Pass 1: homes by location, weights and pins, -1 for the rest; ``pin_home`` -1 pins no nodes."""
-        key = (pin_home, pin_host)
-        known = self._starts.get(key)
-        if known is None:
-            part, sched = self.part, self.sched
-            self.load()
-            pins: dict[int, int] = {}
-            if pin_home >= 0:
-                pins = {i: pin_home for i in part.pinned if self.supports(i, pin_home)}
-            if pin_host:
-                pins.update(dict.fromkeys(part.on_host, len(sched.backends) - 1))
-            homes = [pins[i] if i in pins else sched.from_location(t) for i, t in enumerate(part.nodes)]
-            homes += [sched.from_location(t) for t in part.leafs]
-            known = self._starts[key] = self.number(tuple(homes))
-        return known
-
-    def expand(self, state: int, stretch: int, current: int, skip: int, backwards: bool) -> tuple[int, int]:
-        """Pass 2 over one stretch, one way: unassigned nodes follow the node before, but never the backend ``skip``.
-
-        Gives the new state and the backend that goes on.
-        """
-        key = (state, stretch, current, skip, backwards)
-        known = self.expanded.get(key)
-        if known is None:
-            homes = list(self.states[state])
-            nodes = self.computed[stretch]
-            for i in reversed(nodes) if backwards else nodes:
-                home = homes[i]
-                if home >= 0:
-                    current = -1 if home == skip else home
-                elif current >= 0 and self.supports(i, current):
-                    homes[i] = current
-            known = self.expanded[key] = (self.number(tuple(homes)), current)
-        return known
 
 
 @dataclass(slots=True)
-class Crossing:
-    """A computed node at which the scheduler may have something to do.
+class Schedule:
+    """Homes and splits of one graph; ``input_home``: the backend of its inputs."""
 
-    ``brings``: it reads a weight that its backend cannot.  ``foreign``: sources to copy, as (source number, reference).
-    ``inputs``: sources that are inputs of the graph.
-    """
+    placed: list[Placed]
+    outcome: Splits
+    input_home: int
 
-    node: int
-    home: int
-    brings: bool
-    foreign: list[tuple[int, int]]
-    inputs: list[int]
+    @property
+    def splits(self) -> list[QuickSplit]:
+        """Runs of nodes on one backend, in order."""
+        return self.outcome.splits
+
+    @property
+    def copies(self) -> list[tuple[Place, int, Place]]:
+        """What nodes read copies of."""
+        return self.outcome.copies
 
 
 KEPT_CASES = 384
 """Cases that a scheduler remembers."""
+
+KEPT_OUTCOMES = 32
+"""Ways to split a graph that are remembered."""
 
 
 class QuickSched:
@@ -187,6 +94,8 @@ class QuickSched:
     def __init__(self, sched: Sched) -> None:
         self.sched = sched
         self._cases: dict[tuple[Part, Buffers], Case] = {}
+        self._rules: dict[tuple[int, Buffers], list[Rules]] = {}
+        self._outcomes: dict[tuple[tuple[Rules, int], ...], Splits] = {}
 
     def schedule(
         self, parts: Sequence[Part], buffers: Sequence[Buffers], pin_homes: Sequence[int], pin_host: bool
@@ -196,6 +105,26 @@ class QuickSched:
         for part, bufs, pin_home in zip(parts, buffers, pin_homes, strict=True):
             case = self._case(part, bufs)
             placed.append(Placed(case, case.start(pin_home, pin_host)))
+        for p in placed:
+            p.case.agree()
+        starts = tuple([(p.case.rules, p.state) for p in placed])
+        room = self.sched.room
+        # where a split made room, that counts for the graphs that follow as well
+        known = None if room else self._outcomes.get(starts)
+        if known is not None:
+            for p, state in zip(placed, known.states, strict=True):
+                p.state = state
+        else:
+            self._assign(placed)
+            known = self._split(placed)
+            if not room and all(p.case.rules is rules for p, (rules, _) in zip(placed, starts, strict=True)):
+                if len(self._outcomes) >= KEPT_OUTCOMES:
+                    self._outcomes.clear()
+                self._outcomes[starts] = known
+        return Schedule(placed, known, len(self.sched.backends) - 1)
+
+    def _assign(self, placed: list[Placed]) -> None:
+        """Passes 2 to 4."""
         stretches = self._stretches(placed)
         for skip in (len(self.sched.backends) - 1, -1):
             for backwards in (False, True):
@@ -204,20 +133,23 @@ class QuickSched:
                     p.state, current = p.case.expand(p.state, stretch, current, skip, backwards)
         given = -1
         for p in placed:
+            p.case.agree()
             key = (p.state, given)
-            final = p.case.finals.get(key)
+            final = p.case.rules.finals.get(key)
             if final is None:
-                final = p.case.finals[key] = self._settle(p, given)
+                final = self._settle(p, given)
+                p.case.rules.finals[key] = final
             p.state = final
             given = p.final[p.part.out]
-        return self._split(placed)
 
     def _case(self, part: Part, buffers: Buffers) -> Case:
         case = self._cases.get((part, buffers))
         if case is None:
             if len(self._cases) >= KEPT_CASES:
                 self._cases.clear()
-            case = self._cases[part, buffers] = Case(part, buffers, self.sched)
+                self._rules.clear()
+            known = self._rules.setdefault((part_number(part), buffers), [])
+            case = self._cases[part, buffers] = Case(part, buffers, self.sched, known)
         return case
 
     @staticmethod
@@ -272,15 +204,15 @@ class QuickSched:
                 homes[i] = next((b for b in range(len(sched.backends)) if p.case.supports(i, b)), -1)
             if homes[i] < 0:
                 raise SchedAbortError("GGML_ASSERT(*cur_backend_id != -1) failed")
-        return p.case.number(tuple(homes))
+        return p.case.rules.number(tuple(homes))
 
     def _crossings(self, p: Placed, given: int) -> tuple[list[Crossing], ...]:
         """Where pass 5 may act: each stretch's first computed node, changes of home, sources that lie elsewhere."""
         key = (p.state, given)
-        known = p.case.crossings.get(key)
+        known = p.case.rules.crossings.get(key)
         if known is None:
             p.case.load()
-            known = p.case.crossings[key] = tuple(self._find(p, nodes, given) for nodes in p.case.computed)
+            known = p.case.rules.crossings[key] = tuple(self._find(p, nodes, given) for nodes in p.case.computed)
         return known
 
     def _find(self, p: Placed, nodes: list[int], given: int) -> list[Crossing]:
@@ -313,7 +245,7 @@ class QuickSched:
             last = home
         return found
 
-    def _split(self, placed: list[Placed]) -> Schedule:
+    def _split(self, placed: list[Placed]) -> Splits:
         """Pass 5."""
         splits: list[QuickSplit] = []
         copies: list[tuple[Place, int, Place]] = []
@@ -357,4 +289,23 @@ class QuickSched:
                         sched.make_room(len(splits) - 1, len(split.inputs))
                     copies.append(((at, c.node), j, place))
         sched.check_graph_inputs(len(kept))
-        return Schedule(placed, splits, copies, list(kept), len(sched.backends) - 1)
+        return Splits([p.state for p in placed], _number(placed, splits), splits, copies, list(kept))
+
+
+_numbers: dict[tuple[object, ...], int] = {}
+_next_number = count()
+
+
+def _number(placed: list[Placed], splits: list[QuickSplit]) -> int:
+    """A number for homes and splits, the same on other devices and for another release."""
+    key = (
+        tuple([part_number(p.part) for p in placed]),
+        tuple([p.final for p in placed]),
+        tuple([(s.backend, s.start, tuple(s.inputs)) for s in splits]),
+    )
+    number = _numbers.get(key)
+    if number is None:
+        if len(_numbers) >= KEPT_OUTCOMES:
+            _numbers.clear()
+        number = _numbers[key] = next(_next_number)
+    return number

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memplan.backends.cuda import CudaBackend
 from memplan.backends.devices import Gpu, Rig
 from memplan.estimator import Question, load_model
+from memplan.ggml.tensor import Tensor
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import FLASH, RECIPES, deepseek4_header
@@ -84,3 +87,40 @@ def test_quick_and_plain_agree(question: tuple[str, list[str], int, tuple[str, .
 def answer(e: Estimate) -> tuple[object, ...]:
     """All that the two must agree on."""
     return e.refused, e.buffers, e.nodes, e.splits, e.disabled, e.pipeline_parallel
+
+
+def test_what_was_found_for_one_size_does_not_pass_for_another_that_backends_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supports_op = CudaBackend.supports_op
+
+    def refuses_long_ones(self: CudaBackend, t: Tensor) -> bool:
+        wide = t.op in {"FLASH_ATTN_EXT", "LIGHTNING_INDEXER"} and max(t.src[1].ne) > 3000
+        return not wide and supports_op(self, t)
+
+    monkeypatch.setattr(CudaBackend, "supports_op", refuses_long_ones)
+    rig = Rig((Gpu("choosy", 24000 * MIB, 23000 * MIB, (8, 6)), Gpu("choosy", 24000 * MIB, 20000 * MIB, (8, 6))))
+    splits = set()
+    for ctx in ("4096", "20000", "4096", "60000", "2048"):
+        flags = parse_flags(["-c", ctx, "-np", "1", "-ub", "64", "-fa", "on"])
+        model = load_model(header("mxfp4"), flags)
+        quick, plain = (Question(model, flags, rig, RELEASES[-1], (), plain=plain).answer() for plain in (False, True))
+        assert answer(quick) == answer(plain), ctx
+        splits.add(quick.splits)
+    assert len(splits) > 1
+
+
+def test_experts_read_what_the_head_has_read() -> None:
+    """They are kept for other contexts, by the head's inputs."""
+    flags = parse_flags(["-c", "4096"])
+    for recipe in RECIPES:
+        rig = Rig((Gpu("GPU", 24000 * MIB, 23000 * MIB, (8, 6)),))
+        question = Question(load_model(header(recipe), flags), flags, rig, RELEASES[-1], ())
+        question.answer()
+        assert question.made is not None
+        context = question.made[2]
+        graph = context.graphs.in_parts(context.params.prompt_batch, context.fused)
+        head, experts = graph.parts[0], graph.parts[2:-1:2]
+        assert len(experts) == LAYERS
+        read = {i for part in experts for i in part.leaf_order if i < -1}
+        assert read <= set(head.leaf_order)

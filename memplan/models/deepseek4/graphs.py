@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from memplan.ggml.parts import Part, PartBuilder
 from memplan.ggml.quick import GraphParts
-from memplan.ggml.quick_sched import Buffers
+from memplan.ggml.quick_cases import Buffers
 from memplan.ggml.tensor import Tensor, new_tensor
 from memplan.llama.context import (
     AS_RELEASED,
@@ -67,6 +67,7 @@ class DeepSeek4:
         self.kinds = [(tuple(a), tuple(e)) for a, e in zip(attention, experts, strict=True)]
         """What each layer's attention and its experts are like: halves of one kind have the same tensors."""
         self._parts: dict[tuple[object, ...], tuple[list[Part], list[Tensor]]] = {}
+        self._experts: dict[tuple[object, ...], dict[object, Part]] = {}
 
     def at(self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths = AS_RELEASED) -> DeepSeek4Graphs:
         """The model with its caches, in one placement; ``paths``: which fused ops are asked for or ruled out."""
@@ -90,16 +91,28 @@ class DeepSeek4:
         builder = PartBuilder(b.graph, b.roles, b.fused_nodes, b.pinned, b.on_host)
         first = builder.first(b.head)
         like = first.tensor(first.out)
-        by_kind: dict[tuple[object, ...], Part] = {}
+        attention: dict[object, Part] = {}
+        experts = self._known_experts(batch, fused, graphs.release, builder.inputs)
         parts = [first]
-        for il, halves in enumerate(self.kinds):
-            for kind, build in zip(halves, (b.attention_block, b.feed_forward_block), strict=True):
-                part = by_kind.get(kind)
+        for il, kinds in enumerate(self.kinds):
+            halves = (attention, b.attention_block), (experts, b.feed_forward_block)
+            for kind, (known, build) in zip(kinds, halves, strict=True):
+                part = known.get(kind)
                 if part is None:
-                    part = by_kind[kind] = builder.part(partial(build, il=il), like)
+                    part = known[kind] = builder.part(partial(build, il=il), like)
                 parts.append(part)
         parts.append(builder.part(b.output, like))
         return parts, builder.inputs
+
+    def _known_experts(self, batch: Batch, fused: Fused, release: Release, inputs: list[Tensor]) -> dict[object, Part]:
+        """Experts as they were built for another context, which they know nothing of; they read the head's inputs."""
+        key = (batch, fused, release, *[t.name for t in inputs])
+        known = self._experts.get(key)
+        if known is None:
+            if len(self._experts) >= KEPT_SIZES:
+                del self._experts[next(iter(self._experts))]
+            known = self._experts[key] = {}
+        return known
 
 
 class DeepSeek4Graphs:
