@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from memplan.releases import RELEASES, Release, find_release
     from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
     from memplan.rig import load_rig, parse_gpus
+    from memplan.sweeping.largest import Largest, find_largest
     from memplan.sweeping.sweep import Sweep, SweepPoint, sweep
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "Header",
     "HeaderError",
     "HostUse",
+    "Largest",
     "LogError",
     "MemplanError",
     "MissingKey",
@@ -109,6 +111,7 @@ __all__ = [
     "__version__",
     "estimate",
     "explain",
+    "find_largest",
     "find_release",
     "load_rig",
     "parse_flags",
@@ -129,6 +132,7 @@ _HOMES = {
     "memplan.releases": ("RELEASES", "Release", "find_release"),
     "memplan.result": ("BufferUse", "DeviceUse", "Estimate", "HostUse", "ModelSummary"),
     "memplan.rig": ("load_rig", "parse_gpus"),
+    "memplan.sweeping.largest": ("Largest", "find_largest"),
     "memplan.sweeping.sweep": ("Sweep", "SweepPoint", "sweep"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -6,17 +6,19 @@ and llama.cpp refuses some settings between others that it takes. Values just ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from memplan.backends.devices import Rig
 from memplan.errors import FlagError
+from memplan.gguf.header import Header
 from memplan.llama.flag_table import NUMBER
-from memplan.llama.flags import same_setting
+from memplan.llama.flags import parse_flags, same_setting
 from memplan.llama.hparams import load_hparams
 from memplan.result import Estimate
-from memplan.sweeping.axes import MAX_VALUES, Axis, Value, axis_flags
-from memplan.sweeping.sweep import Sweeper
+from memplan.sweeping.axes import MAX_VALUES, Axis, Value, axis_flags, make_axis, parse_axis
+from memplan.sweeping.sweep import Subject, Sweeper
 
 BISECTION = "bisection"
 SCAN = "scan"
@@ -138,3 +140,37 @@ def largest_of(sweeper: Sweeper, axis: Axis, values: Sequence[int], others: tupl
     """The largest of ``values`` that fits with one combination of all other axes' values, in their order."""
     at = sweeper.axes.index(axis)
     return largest(values, lambda value: sweeper.at((*others[:at], value, *others[at:])))
+
+
+def find_largest(
+    header: Header,
+    flags: Sequence[str],
+    rig: Rig,
+    name: str = "ctx",
+    values: str | Sequence[int] | None = None,
+    release: str = "latest",
+    without_ops: Iterable[str] = (),
+    app: str = "server",
+) -> Largest:
+    """The largest value of one setting with which everything still fits.
+
+    Args:
+        header: the model, from ``read_model``.  rig: the GPUs.
+        flags: llama-server's flags, as words; that of the setting is replaced.
+        name: the setting: ``ctx``, ``np``, ``ub`` or any flag that takes a number.
+        values: those to try, as ``[4096, 8192]`` or ``"4096:65536:4096"``; by default all that make sense.
+        release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.
+    Raises:
+        MemplanError: a setting, value, flag or device that cannot be, in one line.
+    """
+    from memplan.estimator import check_types
+
+    check_types(header, parse_flags(flags, app), rig, release)
+    given = () if values is None else (_axis(name, values),)
+    subject = Subject(header, tuple(flags), rig, release, tuple(without_ops), app)
+    axis, tried = candidates(Sweeper(subject, given), name)
+    return largest_of(Sweeper(subject, [axis]), axis, tried, ())
+
+
+def _axis(name: str, values: str | Sequence[int]) -> Axis:
+    return parse_axis(f"{name}={values}") if isinstance(values, str) else make_axis(name, values)

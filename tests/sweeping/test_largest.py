@@ -12,7 +12,7 @@ from memplan.models.builtin import builtin_header
 from memplan.result import BufferUse, Estimate
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import parse_axis
-from memplan.sweeping.largest import BISECTION, SCAN, candidates, largest, largest_of, slack
+from memplan.sweeping.largest import BISECTION, SCAN, candidates, find_largest, largest, largest_of, slack
 from memplan.sweeping.sweep import Subject, Sweeper
 from tests.estimates import REFUSAL, made_up
 
@@ -108,3 +108,16 @@ def test_axes_without_an_order(over: str, name: str) -> None:
     sweeper = Sweeper(Subject(MODEL, (), parse_gpus(["RTX 3090"])), [parse_axis(over)])
     with pytest.raises(FlagError):
         candidates(sweeper, name)
+
+
+def test_the_largest_setting_in_one_call() -> None:
+    rig = parse_gpus(["RTX PRO 6000:97886:91000:12.0"])
+    found = find_largest(MODEL, ["-np", "1", "-ub", "2048"], rig, values="4096:1048576")
+    assert found.value is not None and found.beyond is not None
+    assert found.beyond[0] == 2 * found.value
+    assert found.estimate.n_ctx == found.value and found.estimate.fits and not found.beyond[1].fits
+    everything = find_largest(MODEL, ["-np", "1", "-ub", "2048"], rig)
+    assert everything.value is not None and found.value <= everything.value < found.beyond[0]
+    assert find_largest(MODEL, ["-cmoe"], parse_gpus(["2*RTX 3090"]), "ubatch", [512, 256, 1024]).value == 1024
+    with pytest.raises(FlagError, match="takes no numbers"):
+        find_largest(MODEL, [], rig, "fa")
