@@ -39,7 +39,8 @@ def test_the_python_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert found
     exec(compile(found[1], "README.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["CUDA0", "CUDA1", "True"]
+    assert [line.split()[0] for line in lines[:3]] == ["CUDA0", "CUDA1", "True"]
+    assert f"\n    {int(lines[3]):,} " in README  # as the command says
 
 
 def test_the_table_has_every_command() -> None:
