@@ -80,7 +80,7 @@ def _offload(estimate: Estimate) -> str:
     if not estimate.devices:
         return ""
     most = max(estimate.devices, key=_compute)
-    others = sorted(device.compute for device in estimate.devices if device is not most)
+    others = sorted(device.compute for device in estimate.devices if device is not most and device.compute)
     beside = f" where its neighbours take {_mib(others[len(others) // 2])}" if others else ""
     return (
         f"for prompts, weights on the host are copied to the GPUs: {most.name}'s compute buffer takes"

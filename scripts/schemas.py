@@ -196,10 +196,14 @@ def diagnosis() -> Schema:
         cause=entry("why", kind=text("a stable name"), text=text("a sentence"), mend=maybe(text("what to do"))),
         mends=many(
             entry(
-                "flags with which it fits, as tried",
+                "flags, or a release, with which it works, as tried",
                 args=many(text("a flag or a value"), "to add"),
                 first=switch("before the other flags"),
+                drop=many(text("a flag"), "to leave out"),
+                llama=maybe(text("the oldest newer release that does it, with the same flags")),
                 left=number("bytes left on the fullest GPU then"),
+                less=maybe(number("bytes that it takes less, where all should have fitted already")),
+                where=maybe(text("the device that takes less")),
             ),
             "what mends it",
         ),

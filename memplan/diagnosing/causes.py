@@ -8,7 +8,7 @@ from typing import Final
 
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.llama.flags import Flags
-from memplan.releases import LATEST, Indexer, Release
+from memplan.releases import LATEST, RELEASES, Indexer, Release, SplitInputs
 from memplan.result import Estimate
 
 _MIB: Final = 1 << 20
@@ -27,59 +27,96 @@ class Cause:
     mend: str = ""
 
 
-SAID: Final[Mapping[str, tuple[str, str, str]]] = {
-    "tensor->nb[0] == ggml_element_size(tensor)": (
+Since = Callable[[Release], bool]
+"""Whether a release no longer has a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What words of llama.cpp's mean.  ``mends``: what to do, one of these.  ``since``: newer releases that mend it."""
+
+    kind: str
+    text: str
+    mends: tuple[str, ...] = ()
+    since: Since | None = None
+
+    def cause(self, release: Release | None) -> Cause:
+        """The cause for a load by ``release``, None for one that is not known."""
+        newer = "" if self.since is None else newer_release(self.since, release)
+        return Cause(self.kind, self.text, ", or ".join((*self.mends, *((f"take {newer}",) if newer else ()))))
+
+
+SAID: Final[Mapping[str, Meaning]] = {
+    "tensor->nb[0] == ggml_element_size(tensor)": Meaning(
         "permuted-quantized-tensor",
         "this build cannot keep a permuted part of a quantised cache on a GPU, which a layer on the host makes it do"
         " (also in --fit's own tries)",
-        "take -ctk f16 -ctv f16, or put all layers on GPUs (-fit off -ngl 99, experts by -ncmoe), or a newer llama.cpp",
+        ("take -ctk f16 -ctv f16", "put all layers on GPUs (-fit off -ngl 99, experts by -ncmoe)"),
+        lambda release: release.equal_cache_types,
     ),
-    "n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS": (
+    "n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS": Meaning(
         "too-many-split-inputs",
         "one split of the graph has more inputs from other devices than this build can hold",
-        "keep what is read together on one device (fewer -ot patterns), or take a newer llama.cpp",
+        ("keep what is read together on one device (fewer -ot patterns)",),
+        lambda release: release.split_inputs is not SplitInputs.AT_MOST_30,
     ),
-    "pre-allocated tensor": (
+    "pre-allocated tensor": Meaning(
         "override-to-unused-device",
         "a tensor was put on a device that computes nothing",
-        "put it on a device that holds layers",
+        ("put it on a device that holds layers",),
     ),
-    "n_backends <= GGML_SCHED_MAX_BACKENDS": ("too-many-devices", "more devices than a graph can have", "use 15 GPUs"),
-    "does not support different K": (
+    "n_backends <= GGML_SCHED_MAX_BACKENDS": Meaning(
+        "too-many-devices", "more devices than a graph can have", ("use 15 GPUs at most",)
+    ),
+    "does not support different K": Meaning(
         "k-v-types-differ",
         "this model takes the same type for both caches",
-        "give -ctk and -ctv the same type",
+        ("give -ctk and -ctv the same type",),
     ),
-    "quantized V cache": (
+    "quantized V cache": Meaning(
         "quantized-v-needs-flash-attention",
         "a quantised V cache needs flash attention, which is off here",
-        "give -fa on, or take -ctv f16",
+        ("give -fa on", "take -ctv f16"),
     ),
-    "wrong number of tensors": (
+    "wrong number of tensors": Meaning(
         "tensors-not-of-this-release",
         "the file has tensors that this build does not know, such as MTP blocks",
-        "take a newer llama.cpp, or a file without them",
+        ("take a file without them",),
+        lambda release: release.mtp_tensors,
     ),
-    "unknown model architecture": (
+    "unknown model architecture": Meaning(
         "architecture-not-of-this-release",
         "this build does not know the model's architecture",
-        "take a newer llama.cpp",
+        ("take a newer llama.cpp (DeepSeek-V4 came with build 9842)",),
     ),
-    "is corrupted or incomplete": (
+    "is corrupted or incomplete": Meaning(
         "incomplete-file",
         "the model's file ends before its data does",
-        "download it again",
+        ("download it again",),
     ),
-    "failed to load model from": ("no-such-file", "the model's file cannot be opened", "check the path"),
+    "failed to load model from": Meaning("no-such-file", "the model's file cannot be opened", ("check the path",)),
 }
-"""Words of llama.cpp's own: kind, what they mean, what to do."""
+"""Words of llama.cpp's own, and what they mean."""
 
 
-def from_words(failure: Failure) -> Cause | None:
+def newer_release(since: Since, release: Release | None) -> str:
+    """The oldest release after ``release`` with which a fault is gone, in words; empty when there is none."""
+    for other in RELEASES:
+        if (release is None or other.build > release.build) and since(other):
+            return f"llama.cpp {label(other)} or newer"
+    return ""
+
+
+def label(release: Release) -> str:
+    """A release's name, with its build where that is not the name."""
+    return release.name if release.name == f"b{release.build}" else f"{release.name} (build {release.build})"
+
+
+def from_words(failure: Failure, release: Release | None) -> Cause | None:
     """The cause that llama.cpp's own words tell; None when they tell no more than that memory was short."""
-    for words, (kind, text, mend) in SAID.items():
+    for words, meaning in SAID.items():
         if words in failure.said:
-            return Cause(kind, text, mend)
+            return meaning.cause(release)
     if failure.kind == "killed":
         return Cause(
             "host-memory",
@@ -108,7 +145,7 @@ def from_memory(
             "put more on the GPUs, or free memory",
         )
     if estimate is None or estimate.refused is not None or not estimate.devices:
-        return _without_estimate(load, failure, heads)
+        return _without_estimate(load, failure, heads, release)
     device = failure.buffer or (min(estimate.devices, key=lambda d: d.left).name)
     if failure.stage in (Stage.COMPUTE, Stage.UNKNOWN):
         cause = _slots(estimate, device, failure, release, ask)
@@ -142,20 +179,20 @@ def _unfused(
     estimate: Estimate, device: str, failure: Failure, release: Release, ask: Ask, heads: int
 ) -> Cause | None:
     """Whether the indexer's scores, which only builds without its fused form keep, are most of it."""
-    fused = release.indexer is Indexer.FUSED and release.cuda_indexer and not _turned_off(estimate)
-    if fused:
+    if _on_cuda(release) and not _turned_off(estimate):
         return None
     newest = ask(estimate.flags, LATEST)
     now, then = _compute(estimate, device), _compute(newest, device)
     scores = estimate.n_ctx_seq // 4 * min(estimate.flags.n_ubatch, estimate.n_ctx) * heads * 4
-    if newest.refused is not None or now - then < now // 2 or 2 * scores < now // 2:
+    if not now or newest.refused is not None or now - then < now // 2 or 2 * scores < now // 2:
         return None
+    newer = newer_release(_on_cuda, release)
     why = "a GPU lacks its fused form" if _turned_off(estimate) else "this build has no fused form of it on CUDA"
     return Cause(
         "unfused-indexer",
         f"the indexer runs unfused on {device} ({why}): lid_kq, {_size(scores)}, and its copy are most of a compute"
         f" buffer of {_size(failure.size or now)}; a build with the fused indexer takes {_size(then)}",
-        "a newer llama.cpp, or a smaller -ub or -c",
+        f"{f'take {newer}, or ' if newer else ''}a smaller -ub or -c",
     )
 
 
@@ -164,24 +201,24 @@ def _balance(estimate: Estimate, device: str, failure: Failure, ask: Ask) -> Cau
     uses = {use.name: use for use in estimate.devices}
     use = uses.get(device)
     if use is None:
-        return Cause("too-little-memory", f"{device} has no {_size(failure.size)} left for {failure.stage.value}")
+        return Cause("too-little-memory", f"{device} has no {_size(failure.size)} left for its {failure.stage.value}")
     short = max(0, -use.left)
     roomy = max(uses.values(), key=lambda other: other.left)
     total = sum(other.left for other in uses.values())
-    about = f"{device} is {_size(short, up=True)} short" if short else f"{device} is full"
-    what = f" for {failure.stage.value}" if failure.stage is not Stage.UNKNOWN else ""
-    if roomy.name != device and roomy.left > short and total > 0:
-        return Cause(
-            "one-gpu-short",
-            f"{about}{what} while {roomy.name} has {_size(roomy.left)} to spare",
-            f"move an expert tensor of {device}'s last layer to {roomy.name} with -ot, or shift -ts",
-        )
+    about = f"{device} is {_size(short, up=True)} short"
+    what = f" for its {failure.stage.value}" if failure.stage is not Stage.UNKNOWN else ""
     if not short:
         return Cause(
             "less-free-than-thought",
             f"by what was free, {device} should have had room for it, with {_size(use.left)} to spare: something"
             " else took memory meanwhile",
             "close what else uses the GPU; see nvidia-smi",
+        )
+    if roomy.name != device and roomy.left > short and total > 0:
+        return Cause(
+            "one-gpu-short",
+            f"{about}{what} while {roomy.name} has {_size(roomy.left)} to spare",
+            f"move an expert tensor of {device}'s last layer to {roomy.name} with -ot, or shift -ts",
         )
     return Cause(
         "too-little-memory",
@@ -192,7 +229,7 @@ def _balance(estimate: Estimate, device: str, failure: Failure, ask: Ask) -> Cau
     )
 
 
-def _without_estimate(load: Load, failure: Failure, heads: int) -> Cause:
+def _without_estimate(load: Load, failure: Failure, heads: int, release: Release) -> Cause:
     """What the log's own figures tell, when nothing can be predicted from it."""
     settings = {name: int(text) for name, text in load.settings.items() if text.isdigit() and len(text) < 11}
     n_ctx, ubatch = settings.get("n_ctx_seq") or settings.get("n_ctx"), settings.get("n_ubatch")
@@ -211,11 +248,28 @@ def _without_estimate(load: Load, failure: Failure, heads: int) -> Cause:
                 "unfused-indexer",
                 f"the indexer runs unfused: lid_kq, {_size(scores)}, and its copy are most of the {_size(failure.size)}"
                 " asked for",
-                "a newer llama.cpp, or a smaller -ub or -c",
+                f"take {newer_release(_on_cuda, release) or 'a newer llama.cpp'}, or a smaller -ub or -c",
             )
     where = f"{failure.buffer} has" if failure.buffer else "there is"
     asked = f" of {_size(failure.size)}" if failure.size else ""
     return Cause("too-little-memory", f"{where} no room for the {failure.stage.value}{asked}")
+
+
+def _on_cuda(release: Release) -> bool:
+    """Whether CUDA has the fused indexer."""
+    return release.indexer is Indexer.FUSED and release.cuda_indexer
+
+
+def on_host(estimate: Estimate) -> str:
+    """What llama.cpp puts into the host's memory, for a sentence."""
+    host, server = estimate.host, estimate.server
+    sizes = {"weights": host.model, "caches": host.context, "compute buffers": host.compute, "outputs": server.outputs}
+    parts = [f"{name} {_size(size)}" for name, size in sizes.items() if size >= _MIB]
+    if server.prompt_cache:
+        parts.append(f"a prompt cache of up to {_size(server.prompt_cache)} (--cache-ram)")
+    if server.checkpoints >= _MIB:
+        parts.append(f"context checkpoints of up to {_size(server.checkpoints)} (--ctx-checkpoints)")
+    return f"on the host lie {', '.join(parts)}" if parts else ""
 
 
 def _turned_off(estimate: Estimate) -> bool:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from memplan.backends.devices import Rig
-from memplan.diagnosing.causes import Cause, from_memory, from_words
+from memplan.diagnosing.answers import Answers
+from memplan.diagnosing.causes import Cause, from_memory, from_words, on_host
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.diagnosing.matching import (
     Seen,
@@ -16,13 +17,13 @@ from memplan.diagnosing.matching import (
     builtin_models,
     guess_computing,
     guess_placement,
-    rig_of,
     same_types,
     seen_flags,
+    without_flags,
 )
-from memplan.diagnosing.mends import Mend, find_mends
+from memplan.diagnosing.mends import HOST, MARGIN, Mend, Need, Variant, find_mends
+from memplan.diagnosing.rigs import other_gpus, rig_of
 from memplan.errors import MemplanError, UnknownRelease
-from memplan.estimator import estimate
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags, check_devices, parse_flags
 from memplan.releases import FORKS, LATEST, Release, find_release
@@ -30,6 +31,8 @@ from memplan.result import Estimate
 
 _MIB: Final = 1 << 20
 _CUDA: Final = re.compile(r"CUDA\d{1,3}")
+_NO_FLAGS: Final = frozenset({"nothing-wrong", "cut-off", "unknown", "no-such-file", "incomplete-file"})
+"""Causes that no flags mend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +87,23 @@ class Diagnosis:
         return all(row.agrees for row in self.rows) if self.rows else None
 
 
-def diagnose(load: Load, asked: Asked | None = None) -> Diagnosis:
-    """Explain one load. Never raises for what the log says; raises MemplanError for what ``asked`` says."""
-    return _Work(load, asked or Asked()).result()
+def diagnose(load: Load, asked: Asked | None = None, answers: Answers | None = None) -> Diagnosis:
+    """Explain one load. Never raises for what the log says; raises MemplanError for what ``asked`` says.
+
+    ``answers``: what was asked for other loads.
+    """
+    return _Work(load, asked or Asked(), answers or Answers()).result()
 
 
 def diagnose_all(loads: Sequence[Load], asked: Asked | None = None) -> list[Diagnosis]:
     """Explain every load, those that are the same but for their place in the log once."""
+    answers = Answers()
     known: dict[str, Diagnosis] = {}
     found = []
     for load in loads:
         content = load.content
         if content not in known:
-            known[content] = diagnose(load, asked)
+            known[content] = diagnose(load, asked, answers)
         found.append(replace(known[content], load=load))
     return found
 
@@ -104,13 +111,13 @@ def diagnose_all(loads: Sequence[Load], asked: Asked | None = None) -> list[Diag
 class _Work:
     """One diagnosis in the making."""
 
-    def __init__(self, load: Load, asked: Asked) -> None:
-        self.load, self.asked = load, asked
+    def __init__(self, load: Load, asked: Asked, answers: Answers) -> None:
+        self.load, self.asked, self.answers = load, asked, answers
         self.notes: list[str] = []
         self.other_model = False
         self.header = self._header()
         self.release, self.release_name = self._release()
-        self.rig = asked.rig if asked.rig is not None else rig_of(load)
+        self.rig = self._rig()
         self.seen = seen_flags(load, asked.flags)
 
     def result(self) -> Diagnosis:
@@ -156,6 +163,16 @@ class _Work:
             self.notes.append(f"the model is taken to be {names[0]}; {' and '.join(names[1:])} has the same tensors")
         return builtin_model(names[0])
 
+    def _rig(self) -> Rig | None:
+        """The GPUs given; the log's own where those cannot be meant."""
+        own, given = rig_of(self.load), self.asked.rig
+        if given is None:
+            return own
+        if different := other_gpus(self.load, given):
+            used = "the log's are taken" if own is not None else "leave --gpu out, or give those"
+            self.notes.append(f"the GPUs given are not the log's: {different}; {used}")
+        return own if different and own is not None else given
+
     def _release(self) -> tuple[Release | None, str]:
         text = self.asked.llama or (f"b{self.load.build}" if self.load.build else self.load.version)
         if not text:
@@ -194,7 +211,7 @@ class _Work:
         try:
             flags = parse_flags(argv, self.seen.app)
             check_devices(flags, self.rig)
-            return estimate(self.header, flags, self.rig, release)
+            return self.answers.ask(self.header, flags, self.rig, release)
         except MemplanError as error:
             if self.asked.flags or self.asked.header is not None:
                 raise
@@ -238,7 +255,7 @@ class _Work:
     def _ask(self, flags: Flags, release: Release) -> Estimate:
         if self.header is None or self.rig is None:
             raise UnknownRelease("nothing to ask about")
-        return estimate(self.header, flags, self.rig, release)
+        return self.answers.ask(self.header, flags, self.rig, release)
 
     def _cause(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
         if self.other_model:
@@ -246,11 +263,12 @@ class _Work:
         failure = self.load.failed
         if failure is None:
             return self._no_failure(predicted, rows)
-        cause = from_words(failure)
+        cause = from_words(failure, self.release)
+        if cause is None and (failure.kind == "allocation" or (failure.kind == "cuda" and "memory" in failure.said)):
+            cause = from_memory(self.load, failure, predicted, self.release or LATEST, self._ask, self._heads())
         if cause is not None:
-            return cause
-        if failure.kind == "allocation" or (failure.kind == "cuda" and "memory" in failure.said):
-            return from_memory(self.load, failure, predicted, self.release or LATEST, self._ask, self._heads())
+            lie = on_host(predicted) if predicted is not None and cause.kind == "host-memory" else ""
+            return replace(cause, text=f"{cause.text}; {lie}") if lie else cause
         if predicted is not None and predicted.refused is not None:
             refused = predicted.refused
             return Cause(refused.kind, f"llama.cpp says: {refused.said}", refused.mend)
@@ -276,25 +294,37 @@ class _Work:
         return Cause("cut-off", "the log ends before the load does, and nothing in it is wrong so far")
 
     def _mends(self, predicted: Estimate | None, cause: Cause) -> tuple[Mend, ...]:
-        tried = {"slots", "unfused-indexer", "one-gpu-short", "too-little-memory"}
-        if predicted is None or predicted.refused is not None or cause.kind not in tried or predicted.fits:
-            return ()
-        if self.other_model:
+        """What mends it, tried; nothing for a load that went well or that no flags are to blame for."""
+        if predicted is None or self.other_model or cause.kind in _NO_FLAGS:
             return ()
         release = self.release or LATEST
-        known: dict[tuple[str, ...], Estimate | None] = {}
+        known: dict[Variant, Estimate | None] = {}
 
-        def attempt(args: tuple[str, ...], first: bool) -> Estimate | None:
-            argv = (*args, *self.seen.argv) if first else (*self.seen.argv, *args)
-            if argv not in known:
+        def attempt(variant: Variant) -> Estimate | None:
+            if variant not in known:
+                words = without_flags(self.seen.argv, variant.drop)
+                argv = [*variant.args, *words] if variant.first else [*words, *variant.args]
                 try:
-                    known[argv] = self._ask(parse_flags(argv, self.seen.app), release)
+                    known[variant] = self._ask(parse_flags(argv, self.seen.app), variant.release or release)
                 except MemplanError:
-                    known[argv] = None
-            return known[argv]
+                    known[variant] = None
+            return known[variant]
 
         blocks = self.header.metadata.get("deepseek4.block_count", 0) if self.header else 0
-        return find_mends(predicted, attempt, blocks if isinstance(blocks, int) else 0)
+        need = self._need(predicted, cause)
+        return find_mends(predicted, attempt, blocks if isinstance(blocks, int) else 0, need, release)
+
+    def _need(self, predicted: Estimate, cause: Cause) -> Need:
+        """What a mend has to bring; of a load that should have fitted, a quarter of what failed."""
+        failure = self.load.failed
+        said = failure.said if failure is not None else ""
+        if cause.kind == "host-memory":
+            return Need(cause.kind, said, HOST, MARGIN)
+        allocation = failure is not None and failure.kind in ("allocation", "cuda")
+        if failure is None or not allocation or not predicted.fits or not predicted.devices:
+            return Need(cause.kind, said)
+        where = failure.buffer or max(predicted.devices, key=lambda device: device.used).name
+        return Need(cause.kind, said, where, max((failure.size or 0) // 4, 4 * MARGIN))
 
     def _remarks(self, predicted: Estimate | None) -> None:
         load = self.load

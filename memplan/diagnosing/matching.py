@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from memplan.backends.cards import CONTEXT_MIB, find_card
-from memplan.backends.devices import Gpu, Rig
+from memplan.backends.devices import Rig
 from memplan.diagnosing.log import Load
 from memplan.errors import MemplanError
 from memplan.estimator import Question, load_model
@@ -68,28 +67,6 @@ def same_types(load: Load, header: Header) -> bool | None:
     return Counter(tensor.type.name for tensor in header.tensors.values()) == Counter(load.types)
 
 
-def rig_of(load: Load) -> Rig | None:
-    """The GPUs that the load used, with what was free before it; None when it names none, or none of CUDA's."""
-    if not load.gpus and load.model and not any(_CUDA.fullmatch(name) for name in load.model):
-        return Rig(())  # llama.cpp without a GPU
-    names = sorted((int(m[1]), gpu) for name, gpu in load.gpus.items() if (m := _CUDA.fullmatch(name)))
-    if not names or any(gpu.free_mib is not None and not _CUDA.fullmatch(name) for name, gpu in load.gpus.items()):
-        return None
-    gpus = []
-    for _, gpu in names:
-        card = find_card(gpu.description)
-        free = gpu.free_mib
-        total = gpu.total_mib or (card.total_mib if card else 0) or free or 0
-        total = max(total, free or 0)
-        if total <= 0:
-            return None
-        if free is None:
-            free = max(total - CONTEXT_MIB, 0)
-        capability = gpu.capability or (card.compute_capability if card else (8, 6))
-        gpus.append(Gpu(gpu.description or gpu.name, total * _MIB, free * _MIB, capability))
-    return Rig(tuple(gpus))
-
-
 def seen_flags(load: Load, extra: Sequence[str]) -> Seen:
     """The flags that the log shows, with those that the user adds: the command line, the settings, the placement."""
     app, argv = _command(load.command)
@@ -100,7 +77,7 @@ def seen_flags(load: Load, extra: Sequence[str]) -> Seen:
     slots = frozenset({"-np", "--parallel"})
     unasked = from_command and app == "server" and not known & slots and load.settings.get("n_seq_max") == "4"
     settings = list(_settings(load, with_slots=not unasked))
-    argv = _without(argv, [word for word in settings if word.startswith("-")]) + settings
+    argv = without_flags(argv, [word for word in settings if word.startswith("-")]) + settings
     argv += list(_placement(load, known))
     argv += [flag for flag in _caches(load) if flag not in known]
     argv += extra
@@ -212,8 +189,8 @@ def _command(command: Sequence[str]) -> tuple[str, list[str]]:
     return app, argv
 
 
-def _without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """``argv`` without what ``flags`` set again after it."""
+def without_flags(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """``argv`` without what ``flags`` set, which may stand after it."""
     replaced = frozenset[str]().union(*(same_setting(flag) for flag in flags))
     words, kept = list(argv), []
     while words:

@@ -1,82 +1,242 @@
-"""Flags that mend a load that failed, each tried before it is named."""
+"""Flags, or a newer llama.cpp, that mend a load that failed: each tried before it is named."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from memplan.llama.flags import Flags
+from memplan.llama.patterns import compile_pattern
+from memplan.releases import RELEASES, Release
 from memplan.result import Estimate
 
-Try = Callable[[tuple[str, ...], bool], "Estimate | None"]
-"""The estimate with some flags before the others' (True) or after them; None when they cannot be given."""
+Words = tuple[str, ...]
 
 MOST: Final = 3
-"""Mends that are named."""
+"""Mends by flags that are named."""
 
 MARGIN: Final = 128 << 20
 """Bytes that a mend leaves on every GPU."""
 
+HOST: Final = "the host"
+"""In place of a GPU's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The load with something changed: ``args`` after the other flags, or before them if ``first``.
+
+    ``drop``: flags of the load that go.  ``release``: another llama.cpp.
+    """
+
+    args: Words = ()
+    first: bool = False
+    drop: Words = ()
+    release: Release | None = None
+
+
+Try = Callable[[Variant], "Estimate | None"]
+"""The estimate of a variant; None when its flags cannot be given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """``args``: flags to add.  ``left``: bytes that the fullest GPU has left.  ``first``: they go before others."""
+    """``args``: flags to add.  ``left``: bytes that the fullest GPU has left.  ``first``: they go before others.
 
-    args: tuple[str, ...]
+    ``drop``: flags that go.  ``llama``: the oldest newer release that does it, with the same flags.  ``less``: bytes
+    that ``where`` takes less, for a load that should have fitted already; else 0.
+    """
+
+    args: Words
     left: int
     first: bool = False
+    drop: Words = ()
+    llama: str = ""
+    less: int = 0
+    where: str = ""
 
 
-def find_mends(estimate: Estimate, attempt: Try, n_layers: int) -> tuple[Mend, ...]:
-    """Flags with which the same load fits, those that change least first."""
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a mend has to bring: room on every GPU and, where all should have fitted, ``less`` bytes on ``where``.
+
+    ``kind``: the cause's.  ``said``: llama.cpp's words.
+    """
+
+    kind: str
+    said: str = ""
+    where: str = ""
+    less: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    estimate: Estimate
+    attempt: Try
+    need: Need
+
+    def mend(self, variant: Variant) -> Mend | None:
+        """A variant as a mend; None when it does not bring what is needed."""
+        tried = self.attempt(variant)
+        if tried is None or not tried.fits or (left := _left(tried)) < MARGIN:
+            return None
+        less = used(self.estimate, self.need.where) - used(tried, self.need.where) if self.need.less else 0
+        if less < self.need.less:
+            return None
+        llama = variant.release.name if variant.release is not None else ""
+        return Mend(variant.args, left, variant.first, variant.drop, llama, less, self.need.where if less else "")
+
+    def first(self, variants: Iterator[Variant]) -> Mend | None:
+        """The first of some variants that is a mend."""
+        return next((mend for variant in variants if (mend := self.mend(variant)) is not None), None)
+
+    def least(self, variants: Sequence[Variant]) -> Mend | None:
+        """The first of some variants, each of which takes less than those before it, that is a mend: by bisection."""
+        low, found = 0, self.mend(variants[-1]) if variants else None
+        high = len(variants) - 1
+        while found is not None and low < high:
+            middle = (low + high) // 2
+            mend = self.mend(variants[middle])
+            low, high, found = (low, middle, mend) if mend is not None else (middle + 1, high, found)
+        return found
+
+
+def find_mends(
+    estimate: Estimate, attempt: Try, n_layers: int, need: Need, release: Release, most: int = MOST
+) -> tuple[Mend, ...]:
+    """Flags with which the same load works, those that change least first, and the oldest newer release that does."""
+    finder = _Finder(estimate, attempt, need)
     found: list[Mend] = []
-    for family in (_slots, _moves, _ubatch, _experts, _context):
-        for args, first in family(estimate, n_layers):
-            tried = attempt(args, first)
-            if tried is not None and tried.fits and (left := _left(tried)) >= MARGIN:
-                found.append(Mend(args, left, first))
-                break
-        if len(found) == MOST:
+    for mend in _by_flags(finder, n_layers):
+        if mend is not None:
+            found.append(mend)
+        if len(found) == most:
             break
-    if not found:
-        found += _together(estimate, attempt)
-    return tuple(found)
+    if not found and need.where != HOST and estimate.refused is None:
+        together = finder.first(_together(estimate))
+        found += [together] if together is not None else []
+    newer = None if need.where == HOST else _newer(finder, release)
+    return (*found, *((newer,) if newer is not None else ()))
 
 
-def _slots(estimate: Estimate, n_layers: int) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _by_flags(finder: _Finder, n_layers: int) -> Iterator[Mend | None]:
+    """One way after another, the smallest changes first."""
+    estimate, need = finder.estimate, finder.need
+    if need.where == HOST:
+        yield finder.first(_fewer_on_host(estimate, n_layers))
+    elif need.kind in _REFUSED:
+        for words in _REFUSED[need.kind](estimate.flags, need.said):
+            yield _after(finder, words, n_layers)
+    elif estimate.refused is None:
+        yield finder.first(_slots(estimate))
+        yield finder.first(_moves(estimate, n_layers))
+        yield finder.first(_ubatch(estimate))
+        yield finder.least(list(_experts(estimate, n_layers)))
+        yield finder.first(_context(estimate))
+
+
+def used(estimate: Estimate, where: str) -> int:
+    """Bytes that a GPU, or the host, takes."""
+    if where == HOST:
+        return estimate.host.used
+    return next((device.used for device in estimate.devices if device.name == where), 0)
+
+
+def _newer(finder: _Finder, release: Release) -> Mend | None:
+    """The oldest newer release with which the same flags work; none if the newest does not."""
+    newer = [other for other in RELEASES if other.build > release.build]
+    if not newer or finder.mend(Variant(release=newer[-1])) is None:
+        return None
+    return finder.first(Variant(release=other) for other in newer)
+
+
+# --- what llama.cpp refuses ---
+
+
+def _cache_types(flags: Flags, said: str) -> Sequence[Words]:
+    """One type for both caches: that of V, or that of K."""
+    named = re.search(r"K \((\w{1,10})\) and V \((\w{1,10})\)", said)
+    k, v = named.groups() if named else (flags.type_k, flags.type_v)
+    return [("-ctk", k, "-ctv", k), ("-ctk", v, "-ctv", v)]
+
+
+_F16: Final = ("-ctk", "f16", "-ctv", "f16")
+_REFUSED: Final[Mapping[str, Callable[[Flags, str], Sequence[Words]]]] = {
+    "k-v-types-differ": _cache_types,
+    "quantized-v-needs-flash-attention": lambda flags, said: [("-fa", "on"), _F16],
+    "permuted-quantized-tensor": lambda flags, said: [_F16, ("-fa", "on"), ("-ngl", "99")],
+    "override-to-unused-device": lambda flags, said: [("-ngl", "99")],
+    "too-many-split-inputs": lambda flags, said: [("-ub", "16"), ("--no-op-offload",)],
+}
+"""What mends a refusal, one alternative after another; experts go to the host where it then does not fit."""
+
+
+def _after(finder: _Finder, words: Words, n_layers: int) -> Mend | None:
+    """``words`` alone, or if llama.cpp then starts but does not fit, with more experts on the host."""
+    tried = finder.attempt(Variant(words))
+    if tried is None or tried.refused is not None:
+        return None
+    more = [Variant((*words, *variant.args)) for variant in _experts(tried, n_layers)]
+    return finder.mend(Variant(words)) or finder.least(more)
+
+
+# --- what takes less memory ---
+
+
+def _slots(estimate: Estimate) -> Iterator[Variant]:
     if estimate.flags.n_parallel > 1:
-        yield ("-np", "1"), False
+        yield Variant(("-np", "1"))
 
 
-def _ubatch(estimate: Estimate, n_layers: int) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _ubatch(estimate: Estimate) -> Iterator[Variant]:
     size = min(estimate.flags.n_ubatch, estimate.flags.n_batch, estimate.n_ctx)
     size = 1 << (max(size, 2) - 1).bit_length() - 1
     while size >= 64:
-        yield ("-ub", str(size)), False
+        yield Variant(("-ub", str(size)))
         size //= 2
 
 
-def _context(estimate: Estimate, n_layers: int) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _context(estimate: Estimate) -> Iterator[Variant]:
     size = estimate.n_ctx // 2
     while size >= 8192:
-        yield ("-c", str(size // 256 * 256)), False
+        yield Variant(("-c", str(size // 256 * 256)))
         size //= 2
 
 
-def _experts(estimate: Estimate, n_layers: int) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _experts(estimate: Estimate, n_layers: int) -> Iterator[Variant]:
     """More layers' experts on the host, a few at a time."""
     if not estimate.devices or any(device.compute + device.context > device.free for device in estimate.devices):
         return
+    lowest = max(_on_host(estimate), default=0) + 1
+    for n in range(lowest, n_layers + 1, _step(n_layers)):
+        yield Variant(("-ncmoe", str(n)))
+    yield Variant(("-cmoe",))
+
+
+def _fewer_on_host(estimate: Estimate, n_layers: int) -> Iterator[Variant]:
+    """Fewer layers' experts on the host, as few as fit the GPUs, in place of the -ncmoe or -cmoe that is given."""
+    drop = tuple(sorted(_EXPERTS & estimate.flags.given))
+    if drop and not {"-ot", "--override-tensor"} & estimate.flags.given:
+        for n in range(0, max(_on_host(estimate), default=n_layers), _step(n_layers)):
+            yield Variant(("-ncmoe", str(n)), drop=drop)
+
+
+_EXPERTS: Final = frozenset({"-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"})
+
+
+def _on_host(estimate: Estimate) -> list[int]:
+    """One more than each layer whose experts the flags put on the host by its number."""
     given = [pattern for pattern, buffer in estimate.flags.overrides if buffer == "CPU"]
-    lowest = max((int(m[1]) + 1 for p in given if (m := re.match(r"blk\\\.(\d+)\\\.", p))), default=1)
-    step = max(1, n_layers // 12)
-    for n in range(lowest, n_layers + 1, step):
-        yield ("-ncmoe", str(n)), False
-    yield ("-cmoe",), False
+    return [int(m[1]) + 1 for p in given if (m := re.match(r"blk\\\.(\d+)\\\.", p))]
 
 
-def _moves(estimate: Estimate, n_layers: int) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _step(n_layers: int) -> int:
+    return max(1, n_layers // 12)
+
+
+def _moves(estimate: Estimate, n_layers: int) -> Iterator[Variant]:
     """Expert tensors of a short GPU's layers to the one with most room: as many as the shortage asks for."""
     if len(estimate.short) != 1 or len(estimate.devices) < 2:
         return
@@ -89,29 +249,37 @@ def _moves(estimate: Estimate, n_layers: int) -> Iterator[tuple[tuple[str, ...],
         numbers = "|".join(map(str, layers[-count:]))
         which = f"({numbers})" if count > 1 else numbers
         for kinds in ("down", "(up|down)", "(up|down|gate)"):
-            yield ("-ot", rf"blk\.{which}\.ffn_{kinds}_exps={roomy.name}"), True
+            yield Variant(("-ot", rf"blk\.{which}\.ffn_{kinds}_exps={roomy.name}"), first=True)
 
 
 def _layers_of(estimate: Estimate, device: str, n_layers: int) -> list[int]:
-    """Layers on ``device``, by ``-ts`` or else in equal parts; where they lie exactly the trial shows."""
+    """Layers whose experts lie on ``device``: by the overrides; without any that hold, in the layers' own places.
+
+    Those follow ``-ts``, or else free memory; where the experts lie exactly the trial shows.
+    """
     shares = estimate.flags.tensor_split[: len(estimate.devices)] or tuple(max(d.free, 1) for d in estimate.devices)
     total = sum(shares)
     if total <= 0:
         return []
-    index = [d.name for d in estimate.devices].index(device)
+    names = [d.name for d in estimate.devices]
+    index = names.index(device)
     low, high = sum(shares[:index]) / total, sum(shares[: index + 1]) / total
-    return [i for i in range(n_layers) if low <= i / (n_layers + 1) < high]
+    rules = [(compile_pattern(pattern), buffer) for pattern, buffer in estimate.flags.overrides]
+    found = []
+    for layer in range(n_layers):
+        name = f"blk.{layer}.ffn_down_exps.weight"
+        held = next((buffer for search, buffer in rules if search(name)), None)
+        if held == device or (held is None and low <= layer / (n_layers + 1) < high):
+            found.append(layer)
+    return found
 
 
-def _together(estimate: Estimate, attempt: Try) -> Iterator[Mend]:
+def _together(estimate: Estimate) -> Iterator[Variant]:
     """Several at once, when none is enough."""
     one = ("-np", "1") if estimate.flags.n_parallel > 1 else ()
     for args in ((*one, "-ub", "512"), (*one, "-ub", "256", "-cmoe"), (*one, "-ub", "128", "-cmoe", "-c", "32768")):
-        tried = attempt(args, False)
-        if tried is not None and tried.fits:
-            yield Mend(args, _left(tried))
-            return
+        yield Variant(args)
 
 
 def _left(estimate: Estimate) -> int:
-    return min((device.left for device in estimate.devices), default=0)
+    return min((device.left for device in estimate.devices), default=MARGIN)

@@ -9,16 +9,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memplan.diagnosing.diagnosis import Diagnosis, Row
+from memplan.diagnosing.log import Stage
+from memplan.diagnosing.mends import Mend
 
 _MIB = 1 << 20
+_FAILED = {Stage.RUNNING: "failed while running", Stage.UNKNOWN: "failed while loading"}
 
 
 def render_diagnoses(diagnoses: Sequence[Diagnosis], *, width: int = 100) -> str:
-    """All loads of a log, for people, those that are the same once; ending in a newline."""
+    """All loads of a log, for people, those of which the same is to be said once; ending in a newline."""
     width = min(max(width, 40), 110)
-    same: dict[str, list[int]] = {}
+    same: dict[tuple[str, ...], list[int]] = {}
     for i, diagnosis in enumerate(diagnoses):
-        same.setdefault(diagnosis.load.content, []).append(i)
+        same.setdefault(tuple(_lines(diagnosis, "", width)), []).append(i)
     blocks = []
     for first, *others in same.values():
         diagnosis = diagnoses[first]
@@ -62,7 +65,7 @@ def diagnosis_object(diagnosis: Diagnosis) -> dict[str, Any]:
             "text": diagnosis.cause.text,
             "mend": diagnosis.cause.mend or None,
         },
-        "mends": [{"args": list(mend.args), "first": mend.first, "left": mend.left} for mend in diagnosis.mends],
+        "mends": [_mend_object(mend) for mend in diagnosis.mends],
         "buffers": [
             {
                 "name": row.buffer,
@@ -89,16 +92,16 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
     if failure is not None:
         asked = f"{failure.size / _MIB:,.2f} MiB " if failure.size is not None else ""
         where = f"of {failure.buffer} " if failure.buffer and asked else f"{failure.buffer} " if failure.buffer else ""
-        yield from _wrapped(f"failed at {failure.stage.value}: {asked}{where}".rstrip(), width)
+        what = f": {asked}{where}".rstrip() if asked or where else ""
+        yield from _wrapped(f"{_FAILED.get(failure.stage, f'failed at the {failure.stage.value}')}{what}", width)
         yield from _wrapped(f"it says: {failure.said}", width)
     yield from _wrapped(f"cause ({diagnosis.cause.kind}): {diagnosis.cause.text}", width)
     if diagnosis.cause.mend:
         yield from _wrapped(f"to mend it: {diagnosis.cause.mend}", width)
     if diagnosis.mends:
-        yield "tried, and each fits:"
-        for mend in diagnosis.mends:
-            before = ", before other -ot" if mend.first else ""
-            yield f"  {shlex.join(mend.args)}  ({mend.left // _MIB:,} MiB left on the fullest GPU{before})"
+        takes_less = any(mend.less for mend in diagnosis.mends)
+        yield "tried, and each takes less:" if takes_less else "tried, and each fits:"
+        yield from (_mend_line(mend) for mend in diagnosis.mends)
     if diagnosis.rows:
         yield ""
         yield from _table(diagnosis.rows)
@@ -116,6 +119,29 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
         yield from _wrapped(f"predicted with: {shlex.join(diagnosis.argv)}", width)
     for note in diagnosis.notes:
         yield from _wrapped(note, width, "- ")
+
+
+def _mend_line(mend: Mend) -> str:
+    """A mend, and what it comes to."""
+    what = f"llama.cpp {mend.llama}, with the same flags" if mend.llama else shlex.join(mend.args)
+    about = [f"{mend.left // _MIB:,} MiB left on the fullest GPU"]
+    if mend.less:
+        about = [f"{mend.less // _MIB:,} MiB less on {mend.where}"]
+    about += ["before other -ot"] if mend.first else []
+    about += [f"in place of {' and '.join(mend.drop)}"] if mend.drop else []
+    return f"  {what}  ({', '.join(about)})"
+
+
+def _mend_object(mend: Mend) -> dict[str, Any]:
+    return {
+        "args": list(mend.args),
+        "first": mend.first,
+        "drop": list(mend.drop),
+        "llama": mend.llama or None,
+        "left": mend.left,
+        "less": mend.less or None,
+        "where": mend.where or None,
+    }
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:

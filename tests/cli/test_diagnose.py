@@ -9,6 +9,7 @@ import pytest
 
 from memplan.cli import main
 from memplan.diagnosing import diagnosis
+from memplan.diagnosing.answers import Answers
 from memplan.diagnosing.diagnosis import Asked, Diagnosis
 from memplan.diagnosing.diagnosis import diagnose as explain
 from memplan.diagnosing.log import Load
@@ -53,9 +54,9 @@ def test_loads_that_are_the_same_are_explained_once(
 ) -> None:
     asked = []
 
-    def counted(load: Load, said: Asked | None = None) -> Diagnosis:
+    def counted(load: Load, said: Asked | None = None, answers: Answers | None = None) -> Diagnosis:
         asked.append(load.line)
-        return explain(load, said)
+        return explain(load, said, answers)
 
     monkeypatch.setattr(diagnosis, "diagnose", counted)
     short = (LOGS / "r8-one-card-short.log").read_text()
@@ -71,6 +72,15 @@ def test_loads_that_are_the_same_are_explained_once(
     assert [len(found), found[0]["line"], found[1]["line"]] == [41, asked[0], asked[0] + lines]
     assert f"\nthe same load 40 times, the last from line {found[40]['line']} on\n" in out
     assert found[0] | {"line": 0} == found[40] | {"line": 0} != found[20] | {"line": 0}
+
+
+def test_loads_of_which_the_same_is_said_are_shown_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    good = Path(GOOD).read_text()
+    logs = [good.replace("97250 MiB free", f"{97250 - n} MiB free") for n in range(5)]
+    (tmp_path / "log").write_text("".join(logs))
+    assert main(["diagnose", str(tmp_path / "log")]) == 0
+    out = capsys.readouterr().out
+    assert (out.count("cause ("), out.count("the same load 5 times")) == (1, 1)
 
 
 def test_loads_that_differ_in_one_thing_are_explained_each(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from memplan.diagnosing import answers as answers_module
 from memplan.diagnosing import diagnosis as diagnosis_module
-from memplan.diagnosing.diagnosis import Asked, Diagnosis, diagnose
+from memplan.diagnosing.diagnosis import Asked, Diagnosis, diagnose, diagnose_all
 from memplan.diagnosing.lines import clean_lines
 from memplan.diagnosing.log import Load, Stage
-from memplan.diagnosing.matching import layer_bytes, rig_of, seen_flags, split_of
+from memplan.diagnosing.matching import layer_bytes, seen_flags, split_of
+from memplan.diagnosing.mends import MARGIN, Mend
 from memplan.diagnosing.reader import read_log
+from memplan.diagnosing.rigs import rig_of
 from memplan.errors import FlagError, UnknownRelease
+from memplan.estimator import ask, estimate
+from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.result import Estimate
 from memplan.rig import parse_gpus
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
@@ -43,7 +51,7 @@ def diagnosis(name: str) -> Diagnosis:
         ("r2-five-gpus", "unfused-indexer", "CUDA2"),
         ("r4-unfused-512000", "unfused-indexer", "lid_kq, 62.5 GiB, and its copy"),
         ("r5-large-ubatch", "unfused-indexer", "5,120 MiB"),
-        ("r8-one-card-short", "one-gpu-short", "CUDA4 is 414 MiB short for compute buffer while CUDA7 has"),
+        ("r8-one-card-short", "one-gpu-short", "CUDA4 is 414 MiB short for its compute buffer while CUDA7 has"),
         ("r13-cpu-moe-fit", "unfused-indexer", "lid_kq, 16.0 GiB"),
         ("r14-quantised-caches", "permuted-quantized-tensor", "quantised cache"),
         ("r31-four-slots", "slots", "4 unified slots (llama-server's choice without -np) hold 4 full-length caches"),
@@ -94,10 +102,89 @@ def test_a_fork_is_known_by_its_figures() -> None:
 
 
 def test_mends_are_tried() -> None:
-    assert [mend.args for mend in diagnosis("r13-cpu-moe-fit").mends] == [("-ub", "1024"), ("-c", "65536")]
+    found = [(mend.args, mend.llama) for mend in diagnosis("r13-cpu-moe-fit").mends]
+    assert found == [(("-ub", "1024"), ""), (("-c", "65536"), ""), ((), "b10068")]
     first = diagnosis("r8-one-card-short").mends[0]
     assert (first.args, first.first) == (("-ot", r"blk\.27\.ffn_down_exps=CUDA7"), True)
     assert all(mend.left >= 128 * MIB for mend in diagnosis("r8-one-card-short").mends)
+
+
+REPORTED = ["r2-five-gpus", "r4-unfused-512000", "r5-large-ubatch", "r8-one-card-short", "r13-cpu-moe-fit"]
+REPORTED += ["r14-quantised-caches", "r31-four-slots"]
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_every_reported_failure_ends_with_what_was_tried_and_works(name: str) -> None:
+    found = diagnosis(name)
+    assert found.mends and found.load.failed is not None
+    for mend in found.mends:
+        again = retried(found, mend)
+        assert again.fits and min(device.left for device in again.devices) == mend.left >= MARGIN
+        assert bool(mend.args) != bool(mend.llama)
+    by_flags = [mend for mend in found.mends if mend.args]
+    assert by_flags
+    if found.cause.kind == "unfused-indexer":
+        assert found.mends[-1].llama == "b10068" and "llama.cpp b10068 or newer" in found.cause.mend
+
+
+def retried(found: Diagnosis, mend: Mend) -> Estimate:
+    """The load with a mend, asked anew."""
+    rig = rig_of(found.load)
+    assert found.estimate is not None and rig is not None
+    argv = (*mend.args, *found.argv) if mend.first else (*found.argv, *mend.args)
+    header = builtin_header(found.model)
+    return estimate(header, parse_flags(argv, found.estimate.flags.app), rig, mend.llama or found.release)
+
+
+def test_experts_of_the_lowest_blocks_pile_up_on_the_first_device() -> None:
+    """Report R31: they must straddle both cards' layer ranges."""
+    log = text("r31-four-slots")
+    command = next(line for line in log.splitlines() if "llama-server -m" in line)
+    piled = r"llama-server -m /models/flash.gguf -c 262144 -ub 2048 -np 1 -ot blk\.([0-9])\.ffn_.*_exps=CUDA0,exps=CPU"
+    start = log.partition("load_tensors:        CUDA0 model")[0].replace(command, piled)
+    found = failing(
+        start, "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 22101.42 MiB on device 0: cudaMalloc failed:"
+        " out of memory", "alloc_tensor_range: failed to allocate CUDA0 buffer of size 23175020544",
+        LOADING + "unable to allocate CUDA0 buffer",
+    )  # fmt: skip
+    assert found.load.failed is not None and found.load.failed.stage is Stage.MODEL
+    assert found.cause.kind == "one-gpu-short" and "while CUDA1 has" in found.cause.text
+    assert any("CUDA1" in mend.args[-1] and mend.first for mend in found.mends)
+
+
+def test_one_card_with_four_slots() -> None:
+    """Report R31: about 231 GiB on one card at 65536."""
+    log = text("r31-four-slots").replace("262144", "65536")
+    lines = [line for line in log.splitlines() if "device CUDA1" not in line and "Device 1" not in line]
+    lines = [line.replace(",blk\\.(22|23|24|25|26)\\.ffn_(up|gate|down)_exps=CUDA1", "") for line in lines]
+    start = "\n".join(lines).partition("load_tensors:        CUDA0 model")[0]
+    settings = log.partition("llama_context: constructing")[2].partition("llama_context:  CUDA_Host")[0]
+    found = diagnose(
+        loads(
+            start + "llama_context: constructing" + settings
+            + "ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 248034361344\n"
+            "graph_reserve: failed to allocate compute buffers\n"
+        )[-1],
+        Asked(llama="lid-cuda"),
+    )  # fmt: skip
+    assert found.cause.kind == "slots" and found.mends[0].args == ("-np", "1"), found
+
+
+def test_where_all_should_have_fitted_a_mend_takes_less() -> None:
+    found = diagnosis("r2-five-gpus")
+    assert found.estimate is not None and found.estimate.fits and found.load.failed is not None
+    for mend in found.mends:
+        assert (mend.where, mend.less > (found.load.failed.size or 0) // 4) == ("CUDA2", True)
+        cuda2 = [e.devices[2].used for e in (found.estimate, retried(found, mend))]
+        assert cuda2[0] - cuda2[1] == mend.less
+
+
+def test_a_refusal_is_mended_too() -> None:
+    found = diagnosis("r14-quantised-caches")
+    assert [mend.args[:4] for mend in found.mends][:2] == [("-ctk", "f16", "-ctv", "f16"), ("-fa", "on")]
+    assert found.mends[-1].llama == "b10361"
+    k_v = failing(UNTIL_MODEL, CONTEXT + "DeepSeek4 does not support different K (q8_0) and V (f16) cache types")
+    assert [mend.args[:4] for mend in k_v.mends] == [("-ctk", "q8_0", "-ctv", "q8_0"), ("-ctk", "f16", "-ctv", "f16")]
 
 
 def test_why_fit_did_nothing() -> None:
@@ -273,7 +360,7 @@ def test_every_kind_of_cause_is_explained_in_the_docs() -> None:
 
     page = (LOGS.parents[2] / "docs" / "diagnose.md").read_text(encoding="utf-8")
     source = inspect.getsource(causes) + inspect.getsource(diagnosis_module)
-    kinds = {kind for kind, _, _ in causes.SAID.values()} | set(re.findall(r'Cause\(\s*"([a-z-]+)"', source))
+    kinds = {meaning.kind for meaning in causes.SAID.values()} | set(re.findall(r'Cause\(\s*"([a-z-]+)"', source))
     assert len(kinds) >= 19
     assert {kind for kind in kinds if f"`{kind}`" not in page} == set()
 
@@ -314,6 +401,55 @@ def test_a_split_is_found_by_the_weights() -> None:
     assert split_of(load, header, ["-cmoe"]) == ["-ts", "20,10,5,9"]
     load.model["CUDA1"] += 7
     assert split_of(load, header, ["-cmoe"]) is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "differs"),
+    [
+        (["8*RTX 3090"], ""),
+        (["8*RTX 3090:24268:23868"], ""),
+        (["8*my card:24268:23868:8.6"], ""),
+        (["RTX 3090"], "the log has 8 GPUs (NVIDIA GeForce RTX 3090)"),
+        ([], "the log has 8 GPUs"),
+        (["8*RTX 5090"], "in the log CUDA0 is NVIDIA GeForce RTX 3090, not NVIDIA GeForce RTX 5090"),
+        (["8*my card:48000:47000:8.6"], "not my card"),
+        (["7*RTX 3090", "RTX 3060"], "in the log CUDA7 is"),
+    ],
+)
+def test_gpus_that_cannot_be_the_logs_are_said_and_the_logs_are_taken(gpus: list[str], differs: str) -> None:
+    (load,) = loads(text("r8-one-card-short"))
+    found = diagnose(load, Asked(rig=parse_gpus(gpus)))
+    assert found.agrees
+    notes = [note for note in found.notes if "are not the log's" in note]
+    assert len(notes) == bool(differs)
+    if differs:
+        assert differs in notes[0] and notes[0].endswith("the log's are taken")
+        assert found.cause == diagnosis("r8-one-card-short").cause
+
+
+def test_loads_that_differ_in_free_memory_are_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    real = ask
+
+    def counted(*words: Any) -> Any:
+        asked.append(words)
+        return real(*words)
+
+    monkeypatch.setattr(answers_module, "ask", counted)
+    log = text("r8-one-card-short")
+    first = diagnose_all(loads(log))
+    once = len(asked)
+    free = re.search(r"using device CUDA4 .* - (\d+) MiB free", log)  # the card that is short
+    assert free is not None
+    logs = [log, *(log.replace(free[0], free[0].replace(free[1], str(int(free[1]) - less))) for less in (1, 2, 300))]
+    found = diagnose_all(loads("".join(logs)))
+    assert once and len(asked) - once <= 2 * once
+    assert found[0] == replace(first[0], load=found[0].load)
+    alone = [diagnose(load) for load in loads("".join(logs))]
+    assert [(each.cause, each.mends, each.notes, each.estimate) for each in found] == [
+        (each.cause, each.mends, each.notes, each.estimate) for each in alone
+    ]
+    assert "714 MiB short" in found[3].cause.text
 
 
 def test_a_machine_without_a_gpu() -> None:
