@@ -90,7 +90,9 @@ def ask(
     question = Question(load_model(header, flags, followed), flags, rig, followed, tuple(without_ops), paths=paths)
     result = question.answer()
     notes = path_notes(paths, followed) + settings_notes(result, question.weight_use())
-    reasons = (*approximate(rig.gpus), *_missing_servers(flags, rig), *flags.inexact, *((note,) if note else ()))
+    cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
+    keys = checks.unknown_keys(flags, followed, cuda, question.without_ops, paths)
+    reasons = (*approximate(rig.gpus), *_missing_servers(flags, rig), *flags.inexact, *filter(None, (note, keys)))
     return replace(result, notes=notes, approximate="; ".join(reasons)), question
 
 
@@ -124,13 +126,8 @@ _models: list[tuple[Header, tuple[object, ...], Model]] = []
 
 def load_model(header: Header, flags: Flags, release: Release = LATEST) -> Model:
     """The model of a header as a release loads it, remembered as long as the header is used again."""
-    loads = (
-        release.mtp_tensors,
-        release.image_routing_bias,
-        release.attn_output_a_in_groups,
-        release.adds_compressor_ape,
-    )
-    key = (flags.kv_overrides, flags.load_mtp, loads)
+    of_file = (release.mtp_tensors, release.image_routing_bias)
+    key = (flags.kv_overrides, flags.load_mtp, of_file, release.attn_output_a_in_groups, release.adds_compressor_ape)
     for known, with_flags, model in _models:
         if known is header and with_flags == key:
             return model

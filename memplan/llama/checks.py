@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan.errors import FlagError
 from memplan.gguf.types import BY_NAME
-from memplan.llama.context import ContextParams
+from memplan.llama.context import ContextParams, Paths
 from memplan.llama.hparams import CSA_RATIO
 from memplan.llama.model_tensors import OUTPUT, ModelTensor
 from memplan.llama.placement import overridden
@@ -104,6 +104,20 @@ def check_context(hp: HParams, flags: Flags, release: Release = LATEST) -> Refus
             f"let a batch hold a token of every slot: -b and -c at least {params.n_seq_max}",
         )
     return None
+
+
+def unknown_keys(flags: Flags, release: Release, cuda: bool, without_ops: Sequence[str], paths: Paths) -> str:
+    """Why the answer is approximate: nobody knows whether the release's indexer reads such keys; empty if known.
+
+    ``cuda``: whether a CUDA device is there to run it.
+    """
+    asked = cuda and paths.indexer != "unfused" and "LIGHTNING_INDEXER" not in without_ops
+    if not asked or flags.type_k not in release.cuda_indexer_keys_unknown:
+        return ""
+    return (
+        f"it is not known whether {release.name}'s CUDA indexer reads {flags.type_k} keys:"
+        " taken as not, so that the op runs on the host"
+    )
 
 
 _CONVERT = "convert the model again: its shapes are not DeepSeek-V4's"

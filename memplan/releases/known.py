@@ -43,6 +43,7 @@ B9842 = Release(
     sinks_place_attention=True,
     cuda_indexer=False,
     cuda_indexer_keys=frozenset({"f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"}),
+    cuda_indexer_keys_unknown=frozenset(),
     cuda_keeps_moe_sum_inputs=False,
     cuda_keeps_topk_inputs=False,
     cuda_fa_mixed_types=False,
@@ -68,6 +69,7 @@ LID_CUDA = replace(
     indexer=Indexer.MASK_AFTER,
     cuda_indexer=True,
     cuda_indexer_keys=frozenset({"f16"}),
+    cuda_indexer_keys_unknown=frozenset({"f32"}),
 )
 
 B9924 = replace(

@@ -151,6 +151,9 @@ class Release:
     cuda_indexer_keys: frozenset[str]
     """Types of the keys that this kernel reads."""
 
+    cuda_indexer_keys_unknown: frozenset[str]
+    """Types of which that is not known: they are taken as not read, and the answer as approximate."""
+
     cuda_keeps_moe_sum_inputs: bool
     """The inputs of a MoE weighted sum live until the sum is done (ggml-cuda.cu: ggml_backend_cuda_graph_optimize)."""
 

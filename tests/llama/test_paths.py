@@ -101,3 +101,14 @@ def test_on_the_command_line(option: str, capsys: pytest.CaptureFixture[str]) ->
     assert said["graph"]["nodes"][0] > 9448
     assert main([*line, option, "perhaps"]) == 2
     assert capsys.readouterr().err == f"memplan: error: {option} 'perhaps': must be auto, fused or unfused\n"
+
+
+def test_keys_that_a_fork_may_or_may_not_read_make_an_answer_approximate() -> None:
+    def why(words: str, release: str = "lid-cuda", without: tuple[str, ...] = ()) -> str:
+        flags = parse_flags(f"-c 4096 -np 1 -cmoe {words}".split(), "server")
+        return estimate(FLASH, flags, RIG, release, without).approximate
+
+    assert "not known whether lid-cuda's CUDA indexer reads f32 keys" in why("-ctk f32 -ctv f32")
+    assert not why("-ctk bf16 -ctv bf16")
+    assert not why("-ctk f32 -ctv f32", without=("LIGHTNING_INDEXER",))
+    assert not why("-ctk f32 -ctv f32", "b9842")
