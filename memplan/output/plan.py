@@ -155,6 +155,7 @@ def plan_object(plan: Plan | NoPlan) -> dict[str, Any]:
             for share in plan.shares
         ],
         "token_ms": {"estimated": round(plan.token_ms, 2), "assumed": list(plan.assumed)} if plan.shares else None,
+        **({"nearest": [_change_object(change) for change in plan.nearest]} if plan.nearest else {}),
     }
 
 
@@ -176,7 +177,7 @@ def plan_table(plan: Plan, *, width: int = 80, colour: bool = False, unicode: bo
     from memplan.output.words import to_text
 
     estimate = render_table(plan.estimate, width=width, colour=colour, unicode=unicode)
-    lines = ["add: " + " ".join(shlex.quote(word) for word in plan.args), ""]
+    lines = ["add: " + _shell(plan.args), ""]
     text = to_text(lines) + estimate
     if not plan.shares:
         return text
@@ -186,6 +187,7 @@ def plan_table(plan: Plan, *, width: int = 80, colour: bool = False, unicode: bo
         f"about {plan.token_ms:.1f} ms a token ({per_second:.0f} a second), estimated: {'; '.join(plan.assumed)}"
     )
     more += [f"- {note}" for note in plan.notes]
+    more += [f"- {change.change} has every layer on a GPU: {_shell(change.args)}" for change in plan.nearest]
     return text + to_text(_wrapped(more, width))
 
 
@@ -206,6 +208,10 @@ def _share_lines(plan: Plan, unicode: bool) -> list[Any]:
     return column_lines(("", "layers", "experts", "MiB"), rows, (False, False, True, True), unicode)
 
 
+def _shell(words: Iterable[str]) -> str:
+    return " ".join(map(shlex.quote, words))
+
+
 def _span(layers: tuple[int, int]) -> str:
     first, last = layers[0], layers[1] - 1
     return f"{first}" if first == last else f"{first} to {last}"
@@ -219,7 +225,7 @@ def no_plan_text(plan: NoPlan, width: int = 80) -> str:
     if plan.refused is not None and plan.refused.mend:
         lines.append(f"to mend it: {plan.refused.mend}")
     for change in plan.nearest:
-        lines.append(f"- {change.change} fits: {' '.join(shlex.quote(word) for word in change.args)}")
+        lines.append(f"- {change.change} fits: {_shell(change.args)}")
     if not plan.nearest:
         lines.append("no smaller context, ubatch or cache, and no fewer slots, would fit either")
     return to_text(_wrapped(lines, width))
@@ -247,10 +253,9 @@ def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int 
     lines = []
     if advice is not None:
         freed = f"frees {_gib(advice.freed)} on {advice.device} and fits" if advice.freed > 0 else "fits"
-        lines.append(f"- {' '.join(map(shlex.quote, advice.args))} {freed}")
+        lines.append(f"- {_shell(advice.args)} {freed}")
     if placed is not None:
-        flags = " ".join(map(shlex.quote, placed))
-        lines.append(f"- with all of it kept, another placement: {flags} (see memplan plan)")
+        lines.append(f"- with all of it kept, another placement: {_shell(placed)} (see memplan plan)")
     if not lines:
         lines.append("- no single change that memplan knows makes it fit; memplan plan looks for more")
     return to_text(["", "what would fit:", *_wrapped(lines, width)])

@@ -7,9 +7,9 @@ next guess, until a placement fits and no better one is in sight. It draws nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from memplan.planning.cuts import Cut, Cutter, Kinds
 from memplan.planning.layout import Layout, layout_args
@@ -35,6 +35,12 @@ SAME = 1.02
 BALANCE = 32 << 20
 """Bytes to which room is spread evenly."""
 
+PADDING = 1 / 256
+"""Share of weights by which sums and buffers may differ."""
+
+Effort = Literal["any", "good", "best"]
+"""Any placement that fits, a good one, or the best of all ways to choose experts."""
+
 CUSHIONS = (0, 128 << 20, 512 << 20)
 """Bytes to leave for the compute of experts of other GPUs' layers, tried in turn."""
 
@@ -44,12 +50,14 @@ _NOTHING: frozenset[str] = frozenset()
 class Attempt:
     """The search among placements of one sort."""
 
-    def __init__(self, search: Search, ledger: Ledger, no_op_offload: bool, partial: bool, quick: bool) -> None:
-        self.quick = quick
+    def __init__(
+        self, search: Search, ledger: Ledger, no_op_offload: bool, firsts: Iterable[int] = (0,), effort: Effort = "best"
+    ) -> None:
+        self.effort = effort
         self.search = search
         self.ledger = ledger
         self.no_op_offload = no_op_offload
-        self.partial = partial
+        self.firsts = tuple(firsts)
         setting = search.setting
         self.cutter = Cutter(ledger, setting.bandwidths)
         gpus = [setting.rig.gpus[d] for d in ledger.devices]
@@ -57,24 +65,40 @@ class Attempt:
         self.before = [g.free - m - p for g, m, p in zip(gpus, margins, ledger.pinned, strict=True)]
         self.copies = not no_op_offload and search.flags.op_offload
         self.found: Candidate | None = None
+        self.least = 0
 
     def best(self) -> Candidate | None:
         """The best that fits."""
-        if self.quick:
-            every = self.ledger.kinds
-            self._refine(Kinds(every, every), [0] * len(self.before))
+        if self.effort == "any":
+            self._any()
             return self.found
         default = replace(self.search.default_layout(self.ledger), no_op_offload=self.no_op_offload)
         start = self._ask(default)
         if start.refused is not None and start.refused.kind in SETTINGS:
             return None
         computes = self._computes(start)
-        if not self.partial and not self.no_op_offload:
+        if self.firsts == (0,) and not self.no_op_offload:
             self._all_on_gpus(default, start, computes)
         if self.found is None:
             self._with_host(computes)
+            if self.found is None:  # copies of inputs, or of other experts, may have made the first guess too large
+                self._any()
+                if self.found is not None and self.effort == "best":
+                    self._with_host(self._computes(self.found.estimate))
             if self.found is not None:
                 self._move(self.found)
+        return self.found
+
+    def _any(self) -> None:
+        every = self.ledger.kinds
+        self._refine(Kinds(every, every), [0] * len(self.before), enough=True)
+
+    def with_weights(self, least: int, computes: Sequence[int]) -> Candidate | None:
+        """The best that fits with about ``least`` bytes of weights on GPUs; ``computes``: a guess, rather too small."""
+        self.least = int(least * (1 - PADDING))
+        self._with_host(computes)
+        if self.found is not None:
+            self._move(self.found)
         return self.found
 
     def _ask(self, layout: Layout) -> Estimate:
@@ -120,7 +144,7 @@ class Attempt:
         ways = list(dict.fromkeys(ways))
         bounds = []
         for number, kinds in enumerate(ways):
-            cut = self._cut([self._least_copy(kinds), *computes[1:]] if self.copies else computes, kinds)
+            cut = self._cut([self._least_copy(kinds, computes), *computes[1:]] if self.copies else computes, kinds)
             if cut is not None:
                 bounds.append((cut.cost, number))
         for bound, number in sorted(bounds):
@@ -131,8 +155,10 @@ class Attempt:
             if self.found is not None:
                 guess = self._computes(self.found.estimate)
             if self.copies:
-                guess[0] = self._least_copy(kinds)
+                guess[0] = self._least_copy(kinds, guess)
             self._refine(kinds, guess)
+            if self.found is not None and self.effort != "best":
+                return
         if self.copies and self.found is not None:
             self._turn(self.found, ways)
 
@@ -147,35 +173,42 @@ class Attempt:
         if not first & found.layout.host:
             return
         computes = self._computes(found.estimate)
-        computes[0] = self._least_copy(ways[0])
+        computes[0] = self._least_copy(ways[0], computes)
         for turn in (-1, *range(1, hashed)):
             self._refine(ways[0], computes, turn=turn)
 
-    def _least_copy(self, kinds: Kinds) -> int:
+    def _least_copy(self, kinds: Kinds, computes: Sequence[int] = (0,)) -> int:
         """Bytes that the first GPU's compute buffer holds at least, when such experts are copied to it."""
         sizes = [e.size for layer in self.ledger.experts for e in layer if e.kind in kinds.first | kinds.rest]
-        return min(sizes, default=0)
+        return max(min(sizes, default=0), computes[0] if self.least else 0)
 
     def _cut(self, computes: Sequence[int], kinds: Kinds, slack: int = 0, turn: int = 0) -> Cut | None:
         rooms = [before - compute - slack for before, compute in zip(self.before, computes, strict=True)]
         if self.copies and kinds.first | kinds.rest and rooms[0] < 0:
             return None
-        return self.cutter.cut(rooms, kinds, self.partial, turn)
+        return self.cutter.cut(rooms, kinds, self.firsts, turn)
 
-    def _refine(self, kinds: Kinds, computes: Sequence[int], one_copy: bool = False, turn: int = 0) -> None:
-        """Cut, ask, and cut again with the compute buffers of the answer, until nothing better is in sight."""
+    def _refine(
+        self, kinds: Kinds, computes: Sequence[int], one_copy: bool = False, turn: int = 0, enough: bool = False
+    ) -> None:
+        """Cut, ask, and cut again with the compute buffers of the answer, until nothing better is in sight.
+
+        ``enough``: the first that fits will do.
+        """
         computes = list(computes)
         raised: set[int] = set()
         for _ in range(ROUNDS):
             cut = self._cut(computes, kinds, turn=turn)
             if cut is None or (self.found is not None and cut.cost >= self.found.price):
                 return
+            if self.least and self.cutter.weights(cut.layout) < self.least:
+                return
             layout = replace(cut.layout, one_copy=one_copy, no_op_offload=self.no_op_offload)
             answer = self._ask(layout)
             if answer.refused is not None:
                 return
             fits = self._take(layout, answer)
-            if fits and self.quick:
+            if fits and enough:
                 return
             lowered = False
             for d, (compute, (a, b)) in enumerate(zip(self._computes(answer), layout.ranges(), strict=True)):

@@ -7,7 +7,7 @@ up to the price of layers that are split between GPU and host, which is estimate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from memplan.planning.fill import Shelf
@@ -59,20 +59,17 @@ class Cutter:
         self._gpu_unit = [bandwidths.gpu_ms(d, unit_bytes) for d in ledger.devices]
         self._read_ms = [bandwidths.gpu_ms(d, 1.0) for d in ledger.devices]
 
-    def cut(self, rooms: Sequence[int], kinds: Kinds, partial: bool = False, turn: int = 0) -> Cut | None:
+    def cut(self, rooms: Sequence[int], kinds: Kinds, firsts: Iterable[int] = (0,), turn: int = 0) -> Cut | None:
         """The best layout in which every GPU's weights and caches fit its room; None when there is none.
 
-        ``partial``: the first layers may be on the host altogether, as few as possible.  ``turn``: which of the first
-        GPU's layers keep their experts: 0: the first ones; n: those after the nth; -1: the last ones.
+        ``firsts``: how many of the first layers may be on the host altogether, the fewer the better.  ``turn``: which
+        of the first GPU's layers keep their experts: 0: the first ones; n: those after the nth; -1: the last ones.
         """
         ledger = self.ledger
         n = ledger.n_items
         if ledger.fixed_homes is not None:
             return self._fixed(rooms, kinds, ledger.fixed_homes, turn)
-        if ledger.first is not None:
-            starts = {ledger.first: 0.0}
-        else:
-            starts = {f: f * HOST_LAYER_MS for f in range(n + 1 if partial else 1)}
+        starts = {f: f * HOST_LAYER_MS for f in (firsts if ledger.first is None else (ledger.first,))}
         best = [starts.get(f, _NEVER) for f in range(n + 1)]
         came: list[list[int]] = []
         tables: dict[tuple[object, ...], list[list[float]]] = {}
@@ -122,6 +119,12 @@ class Cutter:
                 nbytes = e.size * self.ledger.used_share
                 total += self.speeds.host_ms(nbytes) if where < 0 else nbytes * self._read_ms[where]
         return total
+
+    def weights(self, layout: Layout) -> int:
+        """Bytes of weights on GPUs, without what the user has placed and without padding."""
+        homes = layout.homes()
+        experts = (e.nbytes for layer in self.ledger.experts for e in layer if layout.place(e, homes[e.layer]) >= 0)
+        return self._read[-1] - self._read[layout.first] + sum(experts)
 
     def _fixed(self, rooms: Sequence[int], kinds: Kinds, homes: Sequence[int], turn: int) -> Cut | None:
         first = sum(home < 0 for home in homes)

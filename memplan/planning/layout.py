@@ -60,7 +60,7 @@ def layout_args(layout: Layout, ledger: Ledger) -> list[str]:
     if ledger.first is None:
         all_on_gpus = layout.first == 0 and active <= EVERY_LAYER
         args += ["-ngl", str(EVERY_LAYER if all_on_gpus else active)]
-    if len(ledger.devices) > 1 and ledger.fixed_homes is None:
+    if len(ledger.devices) > 1 and ledger.fixed_homes is None and active:
         args += ["-ts", ",".join(str(end - begin) for begin, end in layout.ranges())]
     wanted = {name: HOST for name in layout.host}
     wanted.update((name, ledger.names[device]) for name, device in layout.moved.items())

@@ -17,7 +17,7 @@ from memplan.ggml.tensor import new_tensor
 from memplan.llama.context import ContextParams
 from memplan.llama.kv_cache import Memory, create_memory
 from memplan.llama.model_tensors import INPUT, OUTPUT, ModelTensor
-from memplan.llama.placement import Placement, matches, place, place_layers, split_points
+from memplan.llama.placement import Placement, matches, place, place_layers, split_points, too_many_devices
 from memplan.llama.refusals import Refusal
 
 _EXPERTS = re.compile(r"blk\.[0-9]+\.ffn_([a-z_]+)_exps\.")
@@ -98,6 +98,9 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
     devices = placement.devices
     if not devices:
         return None
+    too_many = too_many_devices(placement)
+    if too_many is not None:
+        return too_many
     by_name = {d.buft.name: i for i, d in enumerate(devices)}
     numbers = {d: i for i, d in enumerate(machine.gpus)}
     rules = tuple(pattern for pattern, _ in flags.overrides)

@@ -11,6 +11,8 @@ from typing import Final
 
 from memplan.errors import FlagError, shown
 from memplan.llama.flags import Flags, arity, parse_flags, read_flags
+from memplan.llama.placement import MAX_BACKENDS
+from memplan.planning.attempt import Effort
 from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting
 from memplan.result import Estimate
@@ -75,20 +77,20 @@ class Prober:
 
     def fits(self, words: Sequence[str]) -> bool:
         """Whether any placement fits with these flags added."""
-        return self._find(words, quick=True) is not None
+        return self._find(words, "any") is not None
 
     def plan(self, words: Sequence[str]) -> Candidate | None:
         """The best placement with these flags added."""
-        return self._find(words, quick=False)
+        return self._find(words, "best")
 
     def change(self, words: Words, kept: float) -> Change | None:
         """The same as a change; None when nothing fits."""
-        found = self.plan(words)
+        found = self._find(words, "good")
         return None if found is None else Change(" ".join(words), (*words, *found.args), found.estimate, kept)
 
-    def _find(self, words: Sequence[str], quick: bool) -> Candidate | None:
+    def _find(self, words: Sequence[str], effort: Effort) -> Candidate | None:
         search = Search(replace(self.setting, argv=(*self.setting.argv, *words)))
-        found = search.find(self.partial, quick, self.copies)
+        found = search.find(self.partial, effort, self.copies)
         self.estimates += search.estimates
         return found
 
@@ -103,10 +105,10 @@ class Prober:
         return Search(self.setting).question.model.hparams.n_ctx_train
 
 
-def nearest_changes(failed: Search, partial: bool = False) -> tuple[tuple[Change, ...], int]:
+def nearest_changes(failed: Search, chosen: Words = (), partial: bool = False) -> tuple[tuple[Change, ...], int]:
     """Changes that make a plan fit where this search found none, the smallest first; and how many estimates they took.
 
-    ``partial``: with whole layers on the host.
+    ``chosen``: flags at the end of the setting's that are not the user's.  ``partial``: with whole layers on the host.
     """
     probe = Prober(failed.setting, partial)
     found: list[Change | None] = []
@@ -120,17 +122,8 @@ def nearest_changes(failed: Search, partial: bool = False) -> tuple[tuple[Change
                 found = list(_smaller(probe))
             if any(found):
                 break
-    found.append(_without_placement(failed.setting, probe))
+    found.append(_without_placement(failed.setting, chosen, probe))
     return _in_order(found), probe.estimates
-
-
-def layers_on_host(setting: Setting) -> tuple[tuple[Change, ...], int]:
-    """The plan with as few whole layers as possible on the host, as a change; and how many estimates it took."""
-    probe = Prober(setting, partial=True)
-    found = probe.plan(())
-    if found is None:
-        return (), probe.estimates
-    return (Change(" ".join(found.args[:2]), found.args, found.estimate, 0.0),), probe.estimates
 
 
 def _in_order(found: Iterable[Change | None]) -> tuple[Change, ...]:
@@ -183,13 +176,13 @@ def widen(setting: Setting, name: str) -> tuple[Words, int]:
     base = probe.plan(())
     if base is None:
         return _lowered(probe, axis), probe.estimates
-    least = _weights(base)
+    least = base.weights
 
     def free(words: Sequence[str]) -> bool:
         found = probe.plan(words)
         if found is None or found.layout.no_op_offload != base.layout.no_op_offload:
             return False
-        return _weights(found) >= least
+        return found.weights >= least
 
     flags = probe.flags
     words: Words
@@ -215,10 +208,6 @@ def _lowered(probe: Prober, axis: str) -> Words:
         return () if change is None else change.args[:2]
     options = {"ub": ubatches, "np": slots, "cache": cache_types}[axis](probe.flags)
     return next((words for words, _ in options if probe.fits(words)), ())
-
-
-def _weights(found: Candidate) -> int:
-    return sum(device.model for device in found.estimate.devices)
 
 
 def _context(steps: int) -> Words:
@@ -266,18 +255,33 @@ def cache_types(flags: Flags) -> Options:
     return [(("-ctk", kind, "-ctv", kind), _BITS[kind] / bits) for kind in lower]
 
 
-def _without_placement(setting: Setting, probe: Prober) -> Change | None:
+def _without_placement(setting: Setting, chosen: Words, probe: Prober) -> Change | None:
     """The plan without the placement flags that the user gave."""
-    drop = tuple(sorted(PLACEMENT & probe.flags.given))
+    given = list(read_flags(setting.argv[: len(setting.argv) - len(chosen)]))
+    drop = tuple(sorted(PLACEMENT & {flag for flag, _ in given}))
     if not drop:
         return None
     kept: list[str] = []
-    for flag, value in read_flags(setting.argv):
+    for flag, value in [*given, *read_flags(chosen)]:
         if flag not in PLACEMENT:
             kept += [flag, value] if arity(flag) else [flag]
-    search = Search(replace(setting, argv=tuple(kept)))
-    found = search.find()
+    fewer, _ = few_enough(replace(setting, argv=tuple(kept)))
+    search = Search(replace(setting, argv=(*kept, *fewer)))
+    found = search.find(effort="good") or search.find(partial=True, effort="good")
     probe.estimates += search.estimates
     if found is None:
         return None
-    return Change(f"without {' '.join(drop)}", found.args, found.estimate, 0.5, drop)
+    others = [flag for pair in read_flags(chosen) if pair[0] not in PLACEMENT for flag in pair]
+    return Change(f"without {' '.join(drop)}", (*others, *fewer, *found.args), found.estimate, 0.5, drop)
+
+
+def few_enough(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """``-dev`` without the smallest GPUs, and a note, when there are more than llama.cpp's scheduler can hold."""
+    flags = parse_flags(setting.argv, setting.app)
+    gpus = setting.rig.gpus
+    if flags.devices is not None or flags.split_mode == "none" or len(gpus) < MAX_BACKENDS:
+        return (), ()
+    kept = sorted(sorted(range(len(gpus)), key=lambda i: (-gpus[i].free, i))[: MAX_BACKENDS - 1])
+    names = ",".join(setting.rig.names[i] for i in kept)
+    lost = ", ".join(name for i, name in enumerate(setting.rig.names) if i not in kept)
+    return ("-dev", names), (f"{lost} is left out: llama.cpp takes at most {MAX_BACKENDS - 1} GPUs",)

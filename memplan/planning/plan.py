@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from memplan.errors import FlagError
-from memplan.llama.flags import parse_flags
-from memplan.llama.placement import MAX_BACKENDS
 from memplan.llama.refusals import Refusal
 from memplan.planning.cuts import Cutter
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
-from memplan.planning.nearest import Change, layers_on_host, nearest_changes, widen
+from memplan.planning.llama_fit import no_less_than_fit
+from memplan.planning.nearest import Change, few_enough, nearest_changes, widen
 from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.planning.speed import SPLIT_MS
@@ -49,6 +49,7 @@ class Plan:
         token_ms: about how long a generated token takes, from bandwidths; ``assumed`` says which.
         notes: what was chosen and what it costs, a sentence each.
         estimates: how many were asked for.
+        nearest: where whole layers are on the host: changes with which none would have to be.
     """
 
     fixed: tuple[str, ...]
@@ -59,6 +60,7 @@ class Plan:
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     estimates: int = 0
+    nearest: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if margins != gpus:
         raise FlagError(f"{margins} margins for {gpus} GPUs: give one for all, or one each")
     fixed, estimates = setting.argv, 0
-    chosen, left_out = _few_enough(setting)
+    chosen, left_out = few_enough(setting)
     setting = replace(setting, argv=(*fixed, *chosen))
     for name in search_for:
         words, count = widen(setting, name)
@@ -96,23 +98,23 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
         found_on_host = search.estimate(())
         if leaves_margins(found_on_host, setting.margins):
             return Plan(fixed, chosen, found_on_host, notes=("no GPU is in use: there is nothing to place",))
+    in_full = found
+    if ledger is not None and ledger.first is None and ledger.fixed_homes is None and search.refused is None:
+        found = found or search.find(partial=True)
+        kept, found = found, no_less_than_fit(search, found)
+        if kept is not None and found is not None and found.layout.first > kept.layout.first:
+            more = found.weights - kept.weights, found.layout.first - kept.layout.first
+            left_out += (_like_fit(more, (*chosen, *kept.args)),)
     nearest: tuple[Change, ...] = ()
-    in_part = ledger is not None and ledger.first is None and ledger.fixed_homes is None and search.refused is None
-    if found is None and not search.host_is_short:
-        nearest, count = nearest_changes(search)
+    if in_full is None and not search.host_is_short:
+        nearest, count = nearest_changes(search, chosen)
         estimates += count
-        if in_part and nearest:
-            last, count = layers_on_host(setting)
-            nearest += last
+        if not nearest and found is None and ledger is not None and ledger.first is None:
+            nearest, count = nearest_changes(search, chosen, partial=True)
             estimates += count
-        elif in_part:  # no smaller setting would keep all attention on the GPUs: it is the weights that are too large
-            found = search.find(partial=True)
-            if found is None:
-                nearest, count = nearest_changes(search, partial=True)
-                estimates += count
+    nearest = tuple(c if c.drop else replace(c, args=(*chosen, *c.args)) for c in nearest)
     if found is None or ledger is None:
-        changes = tuple(replace(change, args=(*chosen, *change.args)) for change in nearest)
-        return NoPlan(fixed, _why(search), changes, search.refused, estimates + search.estimates)
+        return NoPlan(fixed, _why(search), nearest, search.refused, estimates + search.estimates)
     shares = tuple(_shares(ledger, found.layout))
     return Plan(
         fixed=fixed,
@@ -121,21 +123,10 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
         shares=shares,
         token_ms=token_ms(search, ledger, found),
         assumed=setting.bandwidths.assumed,
-        notes=(*left_out, *_notes(search, ledger, found, shares)),
+        notes=(*left_out, *_notes(search, ledger, found, shares, in_full is not None, bool(nearest))),
         estimates=estimates + search.estimates,
+        nearest=nearest,
     )
-
-
-def _few_enough(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """``-dev`` without the smallest GPUs, and a note, when there are more than llama.cpp's scheduler can hold."""
-    flags = parse_flags(setting.argv, setting.app)
-    gpus = setting.rig.gpus
-    if flags.devices is not None or flags.split_mode == "none" or len(gpus) < MAX_BACKENDS:
-        return (), ()
-    kept = sorted(sorted(range(len(gpus)), key=lambda i: (-gpus[i].free, i))[: MAX_BACKENDS - 1])
-    names = ",".join(setting.rig.names[i] for i in kept)
-    lost = ", ".join(name for i, name in enumerate(setting.rig.names) if i not in kept)
-    return ("-dev", names), (f"{lost} is left out: llama.cpp takes at most {MAX_BACKENDS - 1} GPUs",)
 
 
 def token_ms(search: Search, ledger: Ledger, found: Candidate) -> float:
@@ -179,14 +170,28 @@ def _why(search: Search) -> str:
     return f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
 
 
-def _notes(search: Search, ledger: Ledger, found: Candidate, shares: Sequence[Share]) -> Iterator[str]:
+def _like_fit(more: tuple[int, int], args: Sequence[str]) -> str:
+    """Why a placement with fewer layers on the host was not taken."""
+    nbytes, layers = more
+    return (
+        f"{layers} more layer{'s are' if layers > 1 else ' is'} on the host than need be, so that no fewer bytes are on"
+        f" GPUs than llama.cpp's own --fit puts there; with {_mib(nbytes)} less: {' '.join(map(shlex.quote, args))}"
+    )
+
+
+def _notes(
+    search: Search, ledger: Ledger, found: Candidate, shares: Sequence[Share], in_full: bool, may_change: bool
+) -> Iterator[str]:
     layout, estimate = found.layout, found.estimate
     total = sum(share.expert_bytes for share in shares)
     on_host = shares[-1]
     if layout.first:
-        yield f"the first {layout.first} layers are on the host, caches and all" + (
-            ": the GPUs cannot hold the attention of every layer, whatever the context" if ledger.first is None else ""
-        )
+        reason = ""
+        if ledger.first is None and may_change:
+            reason = ": with these settings the GPUs cannot hold the attention of every layer"
+        elif ledger.first is None and not in_full:
+            reason = ": the GPUs cannot hold the attention of every layer, whatever the context"
+        yield f"the first {layout.first} layers are on the host, caches and all{reason}"
     if on_host.experts:
         touched = sorted({e.layer for layer in ledger.experts for e in layer if e.names[0] in layout.host})
         yield (

@@ -9,7 +9,7 @@ from memplan.estimator import Question, estimate, load_model
 from memplan.llama.flags import check_devices, parse_flags
 from memplan.llama.placement import place_layers, split_points
 from memplan.llama.refusals import Refusal
-from memplan.planning.attempt import SETTINGS, Attempt
+from memplan.planning.attempt import SETTINGS, Attempt, Effort
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger, open_ledger
 from memplan.planning.setting import Candidate, Setting
@@ -54,6 +54,17 @@ class Search:
         """Take ``known`` for the estimate of the user's flags and ``args``."""
         self._known[tuple(args)] = known
 
+    def least_computes(self, like: Estimate) -> list[int]:
+        """Bytes of each GPU's compute buffer in ``like``; of the first, the least that copies of experts have taken."""
+        devices = [] if self._ledger is None else self._ledger.devices
+        computes = [like.devices[d].compute for d in devices]
+        seen = [
+            found.devices[devices[0]].compute
+            for args, found in self._known.items()
+            if found.refused is None and "-ot" in args and "--no-op-offload" not in args
+        ]
+        return [min([computes[0], *seen]), *computes[1:]]
+
     def closest(self) -> Estimate | None:
         """Of the estimates asked for, the one that is over by the least; None when all were refused.
 
@@ -93,11 +104,11 @@ class Search:
         ends = tuple(first + sum(0 <= home <= d for home in homes) for d in range(len(ledger.devices)))
         return Layout(first, ends)
 
-    def find(self, partial: bool = False, quick: bool = False, copies: bool | None = None) -> Candidate | None:
+    def find(self, partial: bool = False, effort: Effort = "best", copies: bool | None = None) -> Candidate | None:
         """The best placement that fits, or None.
 
         With everything but experts on the GPUs - or, if ``partial``, with as few whole layers as possible on the host;
-        prompts' experts are computed on the host only if their copies fit no GPU.  ``quick``: any that fits will do.
+        prompts' experts are computed on the host only if their copies fit no GPU.  ``effort``: how long to look.
         ``copies``: only with, or only without, copies of experts for prompts.
         """
         ledger = self.ledger()
@@ -105,7 +116,8 @@ class Search:
             return None
         ways = (False, True) if copies is None else (not copies,)
         for no_op_offload in ways if self.flags.op_offload else (False,):
-            found = Attempt(self, ledger, no_op_offload, partial, quick).best()
+            firsts = range(ledger.n_items + 1) if partial else (0,)
+            found = Attempt(self, ledger, no_op_offload, firsts, effort).best()
             if found is not None and (found.layout.first < ledger.n_items or ledger.first == ledger.n_items):
                 return found
             if self.host_is_short:

@@ -40,9 +40,19 @@ class Candidate:
     price: float
 
     @property
+    def weights(self) -> int:
+        """Bytes of weights on GPUs."""
+        return gpu_weights(self.estimate)
+
+    @property
     def compute(self) -> int:
         """Bytes of all GPUs' compute buffers."""
         return sum(device.compute for device in self.estimate.devices)
+
+
+def gpu_weights(found: Estimate) -> int:
+    """Bytes of weights on GPUs."""
+    return sum(device.model for device in found.devices)
 
 
 def leaves_margins(found: Estimate, margins: Sequence[int]) -> bool:

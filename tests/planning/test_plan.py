@@ -159,7 +159,7 @@ def test_what_goes_where_is_told() -> None:
 
 
 NOT_FITTING = {
-    "a context too large": case("-c 1048576 -np 8 -kvu -ub 512", "RTX 3090"),
+    "a context too large": case("-c 1048576 -np 8 -kvu -ub 512 -ngl 99", "RTX 3090"),
     "what the user placed": case("-c 65536 -np 1 -ot exps=CUDA0", "2*RTX 3090"),
     "split rows": case("-c 65536 -np 1 -sm row", "2*RTX 3090"),
 }
@@ -187,7 +187,40 @@ def test_the_nearest_context_is_the_largest() -> None:
     change = next(change for change in plan.nearest if change.args[0] == "-c")
     larger = replace(of, argv=(*of.argv, "-c", str(int(change.args[1]) + 1024)))
     assert Search(larger).find(copies=True) is None
-    assert plan.nearest[-1].args[0] == "-ngl"
+
+
+def test_layers_go_to_the_host_where_a_context_is_too_large_for_all() -> None:
+    of = setting("-c 1048576 -np 8 -kvu -ub 512", ["RTX 3090"])
+    plan = make_plan(of)
+    assert isinstance(plan, Plan)
+    check(of, plan)
+    assert plan.args[0] == "-ngl"
+    assert "with these settings the GPUs cannot hold the attention of every layer" in plan.notes[0]
+    for change in plan.nearest:
+        estimate = fresh(of, change.args)
+        assert change.args[change.args.index("-ngl") + 1] == "99"
+        assert leaves_margins(estimate, of.margins)
+    assert {change.args[0] for change in plan.nearest} == {"-c", "-np"}
+
+
+def test_copies_of_inputs_do_not_hide_a_placement() -> None:
+    """Everything on GPUs, which keeps four copies of each input, is no measure of what fits."""
+    of = setting("-c 362496 -np 8 -kvu -ub 2048", ["4*RTX 3060"])
+    plan = make_plan(of)
+    assert isinstance(plan, Plan)
+    assert plan.args[:2] == ("-ngl", "99")
+    assert "--no-op-offload" not in plan.args
+    assert leaves_margins(fresh(of, plan.args), of.margins)
+
+
+def test_sixteen_gpus_of_which_nothing_fits() -> None:
+    of = setting("-c 65536 -np 1", ["16*x:2000:1100:8.6"])
+    plan = make_plan(of)
+    assert isinstance(plan, NoPlan)
+    assert not any("-dev" in change.drop for change in plan.nearest)
+    refused = make_plan(replace(of, argv=(*of.argv, "-dev", ",".join(f"CUDA{i}" for i in range(16)))))
+    assert isinstance(refused, NoPlan)
+    assert refused.refused is not None
 
 
 def test_a_host_that_is_too_small() -> None:

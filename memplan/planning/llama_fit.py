@@ -1,0 +1,342 @@
+"""llama.cpp's own ``--fit``, replayed: what it would place where, so that a plan never puts less on the GPUs.
+
+Follows ``common_params_fit_impl`` (common/fit.cpp, v0.5.0): layers without their experts are handed out from the back,
+then made whole from the front, each time by false position on what a load would take. ``--fit`` asks llama.cpp for
+that; here an exact estimate says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Final
+
+from memplan.planning.attempt import Attempt
+from memplan.planning.cuts import Cutter
+from memplan.planning.layout import EVERY_LAYER, HOST, Layout
+from memplan.planning.ledger import Ledger
+from memplan.planning.nearest import PLACEMENT
+from memplan.planning.overrides import matched, write_overrides
+from memplan.planning.search import Search
+from memplan.planning.setting import Candidate, gpu_weights, leaves_margins
+from memplan.result import Estimate
+
+MOST_ESTIMATES: Final = 64
+"""A replay that takes more is given up: ``--fit`` itself may then not end."""
+
+LUCK: Final = 64 << 20
+"""Bytes that matter in a compute buffer: experts are larger by far."""
+
+_WHOLE: Final = "_exps"
+_PARTS: Final = {
+    "attn": ".ffn_(gate|up|gate_up|down).*",
+    "up": ".ffn_(gate|gate_up|down).*",
+    "gate": ".ffn_down.*",
+    _WHOLE: ".ffn_(up|down|gate_up|gate)_(ch|)exps",
+}
+"""What of a layer goes elsewhere (``get_overflow_pattern``), by what stays beside the attention."""
+
+_STOPS: Final = PLACEMENT - {"-dev", "--device", "-mg", "--main-gpu", "-sm", "--split-mode"}
+
+
+class _GaveUp(Exception):
+    """``--fit`` would divide by zero, count below zero or turn in circles, or what it ends with cannot fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """One GPU's layers (``ngl_t``): ``part`` of ``layers`` are without experts, the first of those without ``lost``."""
+
+    layers: int = 0
+    part: int = 0
+    lost: str = _WHOLE
+
+    @property
+    def full(self) -> int:
+        return self.layers - self.part
+
+    def more(self, layers: int, part: int) -> _Share:
+        if self.layers + layers < 0 or not 0 <= self.part + part <= self.layers + layers:
+            raise _GaveUp
+        return replace(self, layers=self.layers + layers, part=self.part + part)
+
+
+@dataclass(frozen=True, slots=True)
+class FitAnswer:
+    """What ``--fit`` would load: the flags that ask for the same, and their estimate; the layers on GPUs in all.
+
+    ``elsewhere``: experts that are not with their layer, and the device (-1: the host).
+    """
+
+    args: tuple[str, ...]
+    estimate: Estimate
+    counts: tuple[int, ...]
+    elsewhere: Mapping[str, int]
+
+    @property
+    def layers(self) -> int:
+        """Layers on GPUs."""
+        return sum(self.counts)
+
+    @property
+    def weights(self) -> int:
+        """Bytes of weights on GPUs."""
+        return gpu_weights(self.estimate)
+
+    def candidate(self, search: Search, ledger: Ledger) -> Candidate:
+        """The same as a plan has it."""
+        first = ledger.n_items - self.layers
+        ends = tuple(first + n for n in accumulate(self.counts))
+        host = frozenset(name for name, device in self.elsewhere.items() if device < 0)
+        moved = {name: device for name, device in self.elsewhere.items() if device >= 0}
+        layout = Layout(first, ends, host, moved)
+        price = Cutter(ledger, search.setting.bandwidths).price(layout)
+        args = self._shorter(ledger, first)
+        shorter = search.estimate(args)
+        if shorter.buffers != self.estimate.buffers:
+            return Candidate(layout, self.args, self.estimate, price)
+        return Candidate(layout, args, shorter, price)
+
+    def _shorter(self, ledger: Ledger, first: int) -> tuple[str, ...]:
+        """The same flags, layers that are alike folded into one pattern."""
+        args = list(self.args)
+        if not first:
+            args[1] = str(EVERY_LAYER)
+        if "-ot" not in args:
+            return tuple(args)
+        rules = [rule.rpartition("=")[::2] for rule in args[-1].split(",")]
+        odd = [rule for rule in rules if not rule[0].endswith(_PARTS[_WHOLE])]
+        rest = [name for name in ledger.all_names if name not in matched(odd, ledger.all_names)]
+        folded = write_overrides(matched([rule for rule in rules if rule not in odd], rest), rest)
+        args[-1] = ",".join(f"{pattern}={buffer}" for pattern, buffer in (*odd, *folded))
+        return tuple(args)
+
+
+def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | None:
+    """``found``, or the placement with the fewest layers on the host that has as many weights on GPUs as ``--fit``'s.
+
+    ``--fit`` may put whole layers on the host where their attention would have had room, and fill that with experts.
+    And its patterns take a layer's shared expert along: where experts of the first layers, which route by token, are on
+    the host, that may close a hole in the compute buffer that is as large as an expert tensor.
+    """
+    ledger = search.ledger()
+    if ledger is None or (found is not None and not (found.layout.first or found.layout.host)):
+        return found
+    answer = replay_fit(search, ledger, found is not None and _may_be_lucky(search, ledger, found))
+    if answer is None or not leaves_margins(answer.estimate, search.setting.margins):
+        return found
+    if found is not None and found.weights >= answer.weights:
+        return found
+    last = ledger.n_items - answer.layers
+    computes = search.least_computes(answer.estimate)
+    for first in range(found.layout.first + 1 if found else 0, last + 1):
+        attempt = Attempt(search, ledger, not search.flags.op_offload, (first,))
+        other = attempt.with_weights(answer.weights, computes)
+        if other is not None and other.weights >= answer.weights:
+            return other
+    return answer.candidate(search, ledger)
+
+
+def _may_be_lucky(search: Search, ledger: Ledger, found: Candidate) -> bool:
+    """Whether a shared expert on the host beside experts of the first layers makes the first compute buffer smaller."""
+    hashed = ledger.experts[: search.question.model.hparams.hash_layer_count]
+    layers = sorted({e.layer for layer in hashed for e in layer if e.names[0] in found.layout.host})
+    if found.layout.no_op_offload or "-ot" not in found.args:
+        return False
+    at, first = found.args.index("-ot") + 1, ledger.devices[0]
+    for il in layers[:2]:
+        args = list(found.args)
+        args[at] += rf",\.{il}\.ffn_gate_shexp={HOST}"
+        other = search.estimate(args)
+        if other.refused is None and other.devices[first].compute < found.estimate.devices[first].compute - LUCK:
+            return True
+    return False
+
+
+def replay_fit(search: Search, ledger: Ledger, always: bool = True) -> FitAnswer | None:
+    """What ``--fit`` would place; unless ``always``, None when that is every layer's attention on GPUs.
+
+    None also when it would stop at a flag, choose the context itself, or not end. It is not said whether it fits.
+    """
+    flags = search.flags
+    if flags.given & _STOPS or flags.split_mode == "row" or not flags.n_ctx:
+        return None
+    refused = search.refused
+    try:
+        return _Replay(search, ledger).answer(always)
+    except _GaveUp:
+        return None
+    finally:
+        search.refused = refused
+
+
+class _Replay:
+    def __init__(self, search: Search, ledger: Ledger) -> None:
+        self.search = search
+        self.ledger = ledger
+        hparams = search.question.model.hparams
+        self.n_items = hparams.n_layer + 1
+        gpus = [search.setting.rig.gpus[d] for d in ledger.devices]
+        margins = [search.setting.margins[d] for d in ledger.devices]
+        self.targets = [gpu.free - margin for gpu, margin in zip(gpus, margins, strict=True)]
+        self.last = len(self.targets) - 1
+        self.overflow = [HOST] * len(self.targets)
+        self.shares = [_Share()] * len(self.targets)
+        self.mem: list[int] = []
+        self.count = 0
+
+    def answer(self, always: bool) -> FitAnswer | None:
+        if self._attention() and not always:
+            return None
+        if sum(self.targets) > sum(self._ask(["-ot", rf"blk\.\d+{_PARTS[_WHOLE]}={HOST}"])):
+            self._experts()
+        args = self._args(self.shares, self.overflow)
+        counts = tuple(share.layers for share in self.shares)
+        return FitAnswer(tuple(args), self.search.estimate(args), counts, self._elsewhere(args))
+
+    def _elsewhere(self, args: Sequence[str]) -> dict[str, int]:
+        """Where overrides put experts of layers that are on GPUs."""
+        ledger = self.ledger
+        first = ledger.n_items - sum(share.layers for share in self.shares)
+        names = [name for layer in ledger.experts[first:] for e in layer for name in e.names]
+        rules = [rule.rpartition("=")[::2] for rule in args[-1].split(",")] if "-ot" in args else []
+        numbers = {name: i for i, name in enumerate(ledger.names)}
+        return {name: numbers.get(buffer, -1) for name, buffer in matched(rules, names).items()}
+
+    def _ask(self, args: Sequence[str]) -> list[int]:
+        """Bytes that a load would take of each GPU."""
+        self.count += 1
+        found = self.search.estimate(args)
+        if found.refused is not None or self.count > MOST_ESTIMATES:
+            raise _GaveUp
+        return [found.devices[d].used for d in self.ledger.devices]
+
+    def _load(self, shares: Sequence[_Share], overflow: Sequence[str]) -> list[int]:
+        return self._ask(self._args(shares, overflow))
+
+    def _args(self, shares: Sequence[_Share], overflow: Sequence[str]) -> list[str]:
+        """The flags (``set_ngl_tensor_split_tbo``)."""
+        total = sum(share.layers for share in shares)
+        args = ["-ngl", str(total)]
+        if self.last and total:
+            args += ["-ts", ",".join(str(share.layers) for share in shares)]
+        rules = []
+        il = self.n_items - total
+        for share, elsewhere in zip(shares, overflow, strict=True):
+            il += share.full
+            if share.part:
+                rules.append(rf"blk\.{il}{_PARTS[share.lost]}={elsewhere}")
+                others = "|".join(map(str, range(il + 1, il + share.part)))
+                rules += [rf"blk\.({others}){_PARTS[_WHOLE]}={HOST}"] if others else []
+            il += share.part
+        return [*args, "-ot", ",".join(rules)] if rules else args
+
+    def _attention(self) -> bool:
+        """Hand out layers without experts, from the last GPU to the first; whether none is left."""
+        for i in range(self.last, -1, -1):
+            free = self.n_items - sum(share.layers for share in self.shares[i + 1 :])
+            if not free:
+                return True
+            high = list(self.shares)
+            high[i] = replace(high[i], layers=free, part=free - (i == self.last))
+            mem_high = self._load(high, self.overflow)
+            if mem_high[i] <= self.targets[i]:
+                self.shares, self.mem = high, mem_high
+                return True
+            if not self.mem:
+                self.mem = self._load(self.shares, self.overflow)
+                if any(used > target for used, target in zip(self.mem, self.targets, strict=True)):
+                    raise _GaveUp  # not even without a layer
+            delta = high[i].layers - self.shares[i].layers
+            while delta > 1:
+                step = self._step(delta, i, mem_high)
+                output = i == self.last and not self.shares[i].part  # it cannot be in part
+                test = list(self.shares)
+                test[i] = test[i].more(step, step - output)
+                mem = self._load(test, self.overflow)
+                if mem[i] <= self.targets[i]:
+                    self.shares, self.mem = test, mem
+                else:
+                    high, mem_high = test, mem
+                delta = high[i].layers - self.shares[i].layers
+        return False
+
+    def _step(self, delta: int, i: int, mem_high: Sequence[int]) -> int:
+        """False position, in C's integers."""
+        above, below = mem_high[i] - self.mem[i], delta * (self.targets[i] - self.mem[i])
+        if not above:
+            raise _GaveUp
+        step = abs(below) // abs(above) * (1 if (below < 0) == (above < 0) else -1)
+        return min(max(step % (1 << 32), 1), delta - 1)
+
+    def _experts(self) -> None:
+        """Make layers whole, from the first GPU to the last; then one more in part."""
+        start = next((i for i, share in enumerate(self.shares) if share.layers), self.last + 1)
+        i = 0
+        while i <= start <= self.last:
+            start = self._fill(i, start)
+            if start > self.last:
+                raise _GaveUp
+            if self.shares[start].layers > (i == self.last):
+                start = self._one_more(i, start)
+            i += 1
+
+    def _fill(self, i: int, start: int) -> int:
+        high = list(self.shares)
+        for j in range(start, self.last + 1):
+            moved = high[j].layers - (j == self.last)
+            high[i] = replace(high[i], layers=high[i].layers + moved)
+            high[j] = replace(high[j], layers=high[j].layers - moved, part=0)
+        mem_high = self._load(high, self.overflow)
+        if mem_high[i] <= self.targets[i]:
+            self.shares, self.mem = high, mem_high
+            return self.last
+        delta = high[i].full - self.shares[i].full
+        while delta > 1:
+            step = self._step(delta, i, mem_high)
+            test, at = self._whole(i, start, step)
+            mem = self._load(test, self.overflow)
+            if mem[i] <= self.targets[i]:
+                self.shares, self.mem, start = test, mem, at
+            else:
+                high, mem_high = test, mem
+            delta = high[i].full - self.shares[i].full
+        if delta < 0:
+            raise _GaveUp
+        return start
+
+    def _whole(self, i: int, start: int, step: int) -> tuple[list[_Share], int]:
+        """``step`` layers from ``start`` on made whole and given to a GPU; and where layers without experts begin."""
+        test = list(self.shares)
+        done, at = 0, start
+        while at <= self.last:
+            count = min(step - done, test[at].part)
+            test[at] = test[at].more(-count, -count)
+            test[i] = test[i].more(count, 0)
+            done += count
+            if test[at].part:
+                break
+            at += 1
+        return test, at
+
+    def _one_more(self, i: int, start: int) -> int:
+        test, at = list(self.shares), start
+        test[at] = test[at].more(-1, -1)
+        test[i] = replace(test[i], layers=test[i].layers + 1, part=test[i].part + 1)
+        at += test[at].part == 0
+        overflow = list(self.overflow)
+        if i < self.last:
+            overflow[i] = self.ledger.names[i + 1]
+
+        def take(lost: str) -> bool:
+            test[i] = replace(test[i], lost=lost)
+            mem = self._load(test, overflow)
+            fits = mem[i] < self.targets[i] and (i == self.last or mem[i + 1] < self.targets[i + 1])
+            if fits:
+                self.shares, self.mem, self.overflow = list(test), mem, list(overflow)
+            return fits
+
+        taken = take("up")
+        taken = take("gate" if taken else "attn") or taken
+        return at if taken else start

@@ -1,0 +1,89 @@
+"""llama.cpp's own --fit, replayed, against what llama.cpp v0.5.0 answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.estimator import estimate
+from memplan.llama.flags import parse_flags
+from memplan.planning.llama_fit import FitAnswer, no_less_than_fit, replay_fit
+from memplan.planning.plan import Plan, make_plan
+from memplan.planning.search import Search
+from memplan.planning.setting import Setting, gpu_weights, leaves_margins
+from tests.planning.rigs import asked, questions, setting
+
+RECORDED = [q for q in questions() if q["fit"].get("ot") and len(q["gpus"]) < 5]
+
+SMALL = {
+    "RTX 2060, 131072 tokens": (
+        setting("-c 131072 -ub 1024 -np 1", ["RTX 2060:5926:5226:7.5"], margin=0),
+        (10, 3897029120),
+    ),
+    "RTX 3080, an MTP block": (
+        setting(
+            "-c 524288 -ub 2048 -np 4 -ctk q8_0 -ctv q8_0", ["RTX 3080:10240:8740"], model="flash-mtp-q2", margin=2048
+        ),
+        (22, 3912626432),
+    ),
+    "two cards, a million tokens": (
+        setting("-c 1048576 -ub 128 -np 2", ["RTX 2060:5926:5726:7.5", "RTX 3080:10240:10040"], margin=0),
+        (36, 8251836928),
+    ),
+    "a shared expert moved by luck": (
+        setting("-c 262144 -ub 256 -np 1", ["T4:14912:14612"], margin=2048),
+        (44, 10084897792),
+    ),
+}
+"""Rigs where --fit gives up attention, or a shared expert, for an expert tensor more; what llama.cpp v0.5.0 answered:
+layers on GPUs, and bytes of weights there."""
+
+
+def replayed(of: Setting) -> tuple[Search, FitAnswer]:
+    search = Search(of)
+    ledger = search.ledger()
+    assert ledger is not None
+    answer = replay_fit(search, ledger)
+    assert answer is not None
+    return search, answer
+
+
+@pytest.mark.parametrize("question", RECORDED, ids=[q["id"] for q in RECORDED])
+def test_replay_is_what_llama_cpp_answered(question: dict[str, dict[str, object]]) -> None:
+    _, answer = replayed(asked(question))
+    assert answer.layers == question["fit"]["ngl"]
+    assert answer.weights == question["fit"]["gpu_model_bytes"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_fewer_bytes_than_fit_on_small_cards(name: str) -> None:
+    of, (layers, weights) = SMALL[name]
+    search, answer = replayed(of)
+    assert (answer.layers, answer.weights) == (layers, weights)
+    assert search.refused is None
+    plan = make_plan(of)
+    assert isinstance(plan, Plan)
+    assert gpu_weights(plan.estimate) >= weights
+    again = estimate(of.header, parse_flags([*of.argv, *plan.args]), of.rig)
+    assert leaves_margins(again, of.margins)
+    assert again.buffers == plan.estimate.buffers
+
+
+def test_layers_that_fit_are_not_put_on_the_host_without_a_word() -> None:
+    plan = make_plan(SMALL["RTX 2060, 131072 tokens"][0])
+    assert isinstance(plan, Plan)
+    assert plan.args[:2] == ("-ngl", "11")
+    assert any("no fewer bytes" in note and "-ngl 19" in note for note in plan.notes)
+
+
+def test_what_stops_fit_is_not_replayed() -> None:
+    for flags in ("-c 131072 -np 1 -ngl 20", "-c 131072 -np 1 -ncmoe 4", "-np 1"):
+        search = Search(setting(flags, ["RTX 3060"]))
+        ledger = search.ledger()
+        assert ledger is not None
+        assert replay_fit(search, ledger) is None
+
+
+def test_a_gpu_with_no_room_for_a_buffer_gives_up_at_once() -> None:
+    search = Search(setting("-c 524288 -np 2 -ub 1024", ["RTX 2060:5926:100:7.5"]))
+    assert no_less_than_fit(search, None) is None
+    assert search.estimates < 8
