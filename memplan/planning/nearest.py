@@ -14,7 +14,7 @@ from memplan.llama.flags import Flags, arity, parse_flags, read_flags
 from memplan.llama.placement import MAX_BACKENDS
 from memplan.planning.attempt import Effort
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, Setting
+from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.result import Estimate
 
 CONTEXT_STEP: Final = 1024
@@ -123,6 +123,8 @@ def nearest_changes(failed: Search, chosen: Words = (), partial: bool = False) -
             if any(found):
                 break
     found.append(_without_placement(failed.setting, chosen, probe))
+    if partial and not any(found):
+        found.append(_without_gpus(failed))
     return _in_order(found), probe.estimates
 
 
@@ -253,6 +255,14 @@ def cache_types(flags: Flags) -> Options:
     bits = _BITS[flags.type_k]
     lower = [kind for kind in _CACHES if _BITS[kind] < bits]
     return [(("-ctk", kind, "-ctv", kind), _BITS[kind] / bits) for kind in lower]
+
+
+def _without_gpus(failed: Search) -> Change | None:
+    """Everything on the host."""
+    args = ("-ngl", "0", *(("--no-op-offload",) if failed.flags.op_offload else ()))
+    estimate = failed.estimate(args)
+    fits = leaves_margins(estimate, failed.setting.margins)
+    return Change(" ".join(args), args, estimate, 0.0) if fits else None
 
 
 def _without_placement(setting: Setting, chosen: Words, probe: Prober) -> Change | None:

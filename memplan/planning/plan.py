@@ -157,17 +157,22 @@ def _shares(ledger: Ledger, layout: Layout) -> Iterator[Share]:
 def _why(search: Search) -> str:
     if search.refused is not None:
         return f"llama.cpp does not start: {search.refused.said}"
-    closest = search.closest()
-    if closest is None:
+    known = search.closest()
+    if known is None:
         return "nothing fits"
+    args, closest = known
     short = []
     for device, margin in zip(closest.devices, search.setting.margins, strict=True):
         if device.used and device.left < margin:
             short.append(f"{device.name} is {_mib(margin - device.left)} short of its margin")
-    if search.host_is_short and closest.host.left is not None:
-        on_gpus = sum(device.used for device in closest.devices) if closest.unified else 0
+    on_gpus = sum(device.used for device in closest.devices) if closest.unified else 0
+    if closest.host.left is not None and closest.host.left < on_gpus:
         short.append(f"the host is {_mib(on_gpus - closest.host.left)} short")
-    return f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
+    said = f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
+    least = min((device.left for device in closest.devices if device.used), default=-1)
+    if least >= 0 and closest.fits:
+        said += f"; it would fit with --margin {least // MIB}: {shlex.join(args)}"
+    return said
 
 
 def _like_fit(more: tuple[int, int], args: Sequence[str]) -> str:

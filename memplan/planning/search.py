@@ -65,8 +65,8 @@ class Search:
         ]
         return [min([computes[0], *seen]), *computes[1:]]
 
-    def closest(self) -> Estimate | None:
-        """Of the estimates asked for, the one that is over by the least; None when all were refused.
+    def closest(self) -> tuple[tuple[str, ...], Estimate] | None:
+        """Of what was asked for and uses a GPU, the flags and estimate that are over by the least; None if all refused.
 
         One with every expert on the host is among them.
         """
@@ -76,11 +76,12 @@ class Search:
             every = frozenset(name for layer in ledger.experts for e in layer for name in e.names)
             self.estimate(layout_args(replace(self.default_layout(ledger), host=every), ledger))
 
-        def short(found: Estimate) -> int:
+        def short(known: tuple[tuple[str, ...], Estimate]) -> int:
+            found = known[1]
             over = [m - d.left for d, m in zip(found.devices, margins, strict=True) if d.used]
             return max([*over, 0 if found.host.left is None else -found.host.left])
 
-        answers = [found for found in self._known.values() if found.refused is None]
+        answers = [(args, e) for args, e in self._known.items() if not e.refused and any(d.used for d in e.devices)]
         return min(answers, key=short, default=None)
 
     def ledger(self) -> Ledger | None:

@@ -247,3 +247,16 @@ def test_settings_that_may_be_chosen_are_lowered_where_they_must_be() -> None:
     assert isinstance(plan, Plan)
     assert plan.args[:2] == ("-np", "1")
     assert leaves_margins(fresh(of, plan.args), of.margins)
+
+
+def test_how_much_is_missing_and_what_would_do_is_said() -> None:
+    of = setting("-c 65536 -np 1", ["RTX 3060:12288:1500"])
+    plan = make_plan(of)
+    assert isinstance(plan, NoPlan)
+    assert "CUDA0 is 395 MiB short of its margin; it would fit with --margin 629: -ngl 0" in plan.why
+    assert [change.args for change in plan.nearest] == [("-ngl", "0", "--no-op-offload")]
+    smaller = make_plan(replace(of, margins=(629 * MIB,)))
+    assert isinstance(smaller, Plan)
+    both = make_plan(setting("-c 65536 -np 1 -ngl 99", ["RTX 3060:12288:9000"], host=10000))
+    assert isinstance(both, NoPlan)
+    assert "the host is" in both.why
