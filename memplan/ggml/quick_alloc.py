@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from memplan.ggml.backend import UNLIMITED, BufferType
 from memplan.ggml.parts import Part
+from memplan.ggml.quick_cases import Rules
 from memplan.ggml.quick_sched import Place, Schedule
 from memplan.ggml.tallocr import MAX_FREE_BLOCKS, Address, DynTallocr, OutOfFreeBlocksError
 from memplan.ggml.tensor import Tensor
@@ -56,6 +57,7 @@ class StepFinder:
         self.n_copies = n_copies
         self.deps = deps
         self.needs = topology.needs.copy()
+        self.base = topology.base.copy()
         self.children = topology.n_children.copy()
         self.views = topology.n_views.copy()
         self.owned = [False] * len(self.children)
@@ -63,6 +65,7 @@ class StepFinder:
         self.steps: list[Step] = []
         self.homes = [-1] * len(self.children)
         self.slots: dict[Slot, int] = {}
+        self.slot_at: list[int] = []
         self.copies: list[Place] = []
         self.copy_ids: dict[tuple[int, int], int] = {}
         self.fed: set[int] = set()
@@ -78,8 +81,9 @@ class StepFinder:
         for ids in keep.values():
             for i in ids:
                 self.children[i] += 1
+        self._find_slots()
         self._leafs()
-        position = {i: at for at, i in enumerate(topology.order)}
+        position = topology.position
         walk, walked = topology.walk, topology.walked
         needed = {*keep, *(self._id(node) for node, _, _ in schedule.copies)}
         if not needed <= topology.visited:
@@ -106,8 +110,8 @@ class StepFinder:
     ) -> None:
         owns, takes, owned = self.topology.owns, self.topology.takes, self.owned
         children, views = self.children, self.views
-        kept, base, steps, release = self.kept, self.topology.base, self.steps, self._release
-        home_of, needs = self.homes, self.needs
+        kept, base, steps, release = self.kept, self.base, self.steps, self._release
+        home_of, needs, slot_at = self.homes, self.needs, self.slot_at
         for i in nodes:
             if owns[i] and not owned[i]:
                 owned[i] = True
@@ -116,15 +120,17 @@ class StepFinder:
                     if owned[p] and children[p] == 1 and views[p] == 0 and not kept[p]:
                         owned[p] = False
                         home = home_of[i] = home_of[p]
-                        steps.append((TAKE, i, home, self._slot(i, home), p))
+                        slot = slot_at[i] if home == homes[i] else self._slot(i, home)
+                        steps.append((TAKE, i, home, slot, p))
                         break
                 else:
-                    self._place(i, homes[i])
+                    home = home_of[i] = homes[i]
+                    steps.append((ALLOC, i, home, slot_at[i], 0))
             for s in needs[i]:
                 n = children[s] - 1
                 children[s] = n
                 if n == 0 and views[s] == 0:
-                    b = base[s] if s < len(base) else -1
+                    b = base[s]
                     if b < 0:
                         if owned[s] and not kept[s]:
                             owned[s] = False
@@ -139,11 +145,11 @@ class StepFinder:
 
     def _release(self, sources: Sequence[int]) -> None:
         """Take one need off each of ``sources``, and free what nothing needs any more."""
-        base, children, views, owned = self.topology.base, self.children, self.views, self.owned
+        base, children, views, owned = self.base, self.children, self.views, self.owned
         for s in sources:
             children[s] -= 1
             if children[s] == 0 and views[s] == 0:
-                b = base[s] if s < len(base) else -1
+                b = base[s]
                 if b >= 0:
                     views[b] -= 1
                     if views[b] or children[b]:
@@ -157,6 +163,25 @@ class StepFinder:
         self.owned[i] = True
         self.homes[i] = home
         self.steps.append((ALLOC, i, home, self._slot(i, home), 0))
+
+    def _find_slots(self) -> None:
+        """Each tensor's slot where it is computed; only what takes another's place may end up elsewhere."""
+        owns, first, slots = self.topology.owns, self.topology.first, self.slots
+        self.slot_at = [self._slot(i, self._input_home) for i in range(self.topology.n_inputs)]
+        rows: dict[tuple[int, Rules, int], list[int]] = {}
+        for at, p in enumerate(self.schedule.placed):
+            like = self.like[at]
+            key = (like, p.case.rules, p.state)
+            row = rows.get(key)
+            if row is None:
+                row = rows[key] = [
+                    slots.setdefault((like, r, home, OWN), len(slots)) if owns[first[at] + r] else -1
+                    for r, home in enumerate(p.final)
+                ]
+            self.slot_at += row
+        homes = self._homes()
+        for i in self.fed:
+            self.slot_at[i] = self._slot(i, homes[i])
 
     def _slot(self, i: int, home: int) -> int:
         where = self.topology.where
@@ -177,6 +202,7 @@ class StepFinder:
         """An id for a copy; under pipelining copies are never freed (``ggml_set_output``)."""
         i = len(self.children)
         self.copies.append(source)
+        self.base.append(-1)
         self.children.append(0)
         self.views.append(0)
         self.owned.append(False)

@@ -15,7 +15,8 @@ class Topology:
 
     Attributes:
         n_inputs: the graph's inputs, ids 0 and up.  first: the first id of each part.
-        order: node ids as they are computed.  leafs: leafs that the allocator places, in ggml's order.
+        order: node ids as they are computed.  position: their places in it.
+        leafs: leafs that the allocator places, in ggml's order.
         srcs: sources by id.  base: the tensor that owns a view's data, -1 for what is no view.
         owns: whether the allocator places a tensor.  takes: which sources' places a node may take over.
         n_children, n_views: how many nodes read a tensor, and how many are views of it; for what matters alone.
@@ -36,6 +37,7 @@ class Topology:
         "needs",
         "order",
         "owns",
+        "position",
         "srcs",
         "takes",
         "visited",
@@ -69,6 +71,7 @@ class Topology:
             self.where += [(at, i) for i in range(n + len(leafs))]
             given = first + part.out
         self.order = self._in_order(parts)
+        self.position = {i: at for at, i in enumerate(self.order)}
         self.leafs = self._leafs_in_order(parts)
         owns, base = self.owns, self.base
         self.matters = [owns[b] if b >= 0 else own for own, b in zip(owns, base, strict=True)]
