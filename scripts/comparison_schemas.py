@@ -59,6 +59,12 @@ def comparison() -> Schema:
         before=number("bytes"),
         after=number("bytes"),
     )
+    release = entry(
+        "a release that changed something for memory",
+        name=text("its tag, its build, or a fork's name"),
+        build=number("its build"),
+        changed=text("what it changed, in a few sentences"),
+    )
     return entry(
         "what moves from one side to the other; lists are empty when llama.cpp would not start with one of them",
         before=side,
@@ -66,6 +72,8 @@ def comparison() -> Schema:
         parts=many(part, "GPUs first, the host last"),
         residents=many(resident, "largest first"),
         compute=many(_buffer(), "every device's compute buffer"),
+        releases=many(release, "what turned between the two sides' releases, oldest first; empty if they are one"),
+        verdict=text("what the second side takes more or less of, and whether it still fits"),
     )
 
 

@@ -20,7 +20,9 @@ Usage: memplan compare MODEL [MODEL] [llama-server's flags] [options]
   What moves between two releases, two settings or two models: weights, context
   and compute of every device; and what moves them: which weights and caches lie
   elsewhere, which tensors are alive when a compute buffer is fullest, which live
-  longer or lie in another's place, and what is lost in gaps between them.
+  longer or lie in another's place, and what is lost in gaps between them. Of two
+  releases, what those between them changed. The last line is the verdict: what
+  is more or less on each device, and whether it still fits.
 
 Options, one pair of:
   --llama A --llama B   two releases of llama.cpp; --app, --indexer and
@@ -79,7 +81,12 @@ def run(argv: Sequence[str]) -> int:
         from memplan.output.compare import render_comparison
 
         text = render_comparison(
-            comparison, (a, b), top=top, colour=terminal.colour(), unicode=terminal.unicode()
+            comparison,
+            (a, b),
+            top=top,
+            colour=terminal.colour(),
+            unicode=terminal.unicode(),
+            width=terminal.width(),
         )
     sys.stdout.write(text)
     return 0

@@ -17,7 +17,7 @@ Usage: memplan paths MODEL [llama-server's flags] [options]
   The lightning indexer in one op (fused) and from small ones (unfused), side by
   side: what each device takes, the tensors that make the difference (lid_kq, its
   permuted copy, lid_score, masks), what is alive when each compute buffer is
-  fullest, and from which context on each path no longer fits.
+  fullest, and from which context on each path does not fit.
 
 Options:
   --top N            lines of each list (12)
@@ -26,6 +26,10 @@ Options:
 
   --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op,
   --hyper-connections and llama-server's flags are those of memplan estimate.
+
+  Both paths are forced here, as by estimate's --indexer. --without-op
+  LIGHTNING_INDEXER does not choose a path: it says that no GPU has the fused
+  op, which the fused path then leaves to the host.
 
 Examples:
   memplan paths deepseek-v4-flash --gpu "2*RTX 3090" -cmoe -c 131072 -np 1

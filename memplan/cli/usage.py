@@ -29,10 +29,13 @@ Options:
   --llama RELEASE    a release of llama.cpp, by tag (v0.5.0) or build (b10068);
                      the newest by default
   --app server|cli   llama-server (default) or llama-cli
-  --without-op OP    GPUs refuse this op, such as LIGHTNING_INDEXER; may be
-                     repeated
-  --indexer PATH     the lightning indexer: fused, unfused, or auto (default),
-                     which is what the release and the GPUs do
+  --without-op OP    GPUs refuse this op, as if they had no kernel for it; may
+                     be repeated. What follows is llama.cpp's choice: without
+                     LIGHTNING_INDEXER, releases from v0.4.0 on run that op on
+                     the host, older ones build it from small ops on the GPUs
+  --indexer PATH     how the graph has the lightning indexer, whatever the GPUs
+                     can do: fused, unfused (from small ops), or auto (default),
+                     which is the release's own choice
   --hyper-connections PATH
                      the same for the hyper-connections' ops
   --offline          read no header from the network, only from the cache

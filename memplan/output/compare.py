@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import fill
 
 from rich.text import Text
 
 from memplan.comparing.result import BufferChange, Comparison, GapChange, GroupChange, LifeChange, PartChange
 from memplan.explaining.result import Placed
 from memplan.output.columns import Cell, column_lines
+from memplan.output.compare_verdict import changed, verdict
 from memplan.output.explain import ranges, tenths
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text
 
@@ -24,7 +26,7 @@ FATES = {
     "held shorter": "no longer alive at this moment in {b}",
     "begins earlier": "not yet there at this moment in {a}",
     "begins later": "not yet there at this moment in {b}",
-    "another moment": "alive there too, but not when {other} is fullest",
+    "another moment": "in {other} too, but not when it is fullest",
     "larger": "larger",
     "smaller": "smaller",
     "more": "more of them",
@@ -34,9 +36,18 @@ FATES = {
 
 
 def render_comparison(
-    c: Comparison, names: tuple[str, str], *, top: int = 8, colour: bool = False, unicode: bool = True
+    c: Comparison,
+    names: tuple[str, str],
+    *,
+    top: int = 8,
+    colour: bool = False,
+    unicode: bool = True,
+    width: int = 100,
 ) -> str:
-    """What moved, device by device, and what moved it. ``names``: of the two sides; ``top``: lines of each list."""
+    """What moved, device by device, what moved it, what releases between say of it, and last a verdict.
+
+    ``names``: of the two sides; ``top``: lines of each list; ``width``: columns that releases' words are filled to.
+    """
     a, b = (printable(name) for name in names)
     lines: list[Text | str] = [*_heads(c, a, b)]
     for name, side in ((a, c.before), (b, c.after)):
@@ -44,14 +55,13 @@ def render_comparison(
         if refused is not None:
             lines += [Text(f"{name}: llama.cpp does not start with these settings: {printable(refused.said)}", "red")]
     if c.before.estimate.refused is not None or c.after.estimate.refused is not None:
-        return to_text(lines, colour)
-    lines += ["", *part_lines(c.parts, a, b, unicode), *_left_lines(c, a, b)]
+        return to_text([*lines, *_closing(c, b, width)], colour)
+    lines += ["", *part_lines(c.parts, a, b, unicode)]
     lines += _resident_lines(c, a, b, top, unicode)
     for buffer in c.buffers:
         if abs(buffer.change) >= SMALL:
             lines += ["", *buffer_lines(buffer, a, b, top, unicode)]
-    lines += [f"not exact: {why}" for why in _inexact(c)]
-    return to_text(lines, colour)
+    return to_text([*lines, *_closing(c, b, width)], colour)
 
 
 def _heads(c: Comparison, a: str, b: str) -> Iterator[Text | str]:
@@ -59,6 +69,25 @@ def _heads(c: Comparison, a: str, b: str) -> Iterator[Text | str]:
         line = Text(f"{name}: ", "bold")
         line.append(f"{model_line(side.estimate)}; {settings_line(side.estimate)}")
         yield line
+
+
+def _closing(c: Comparison, b: str, width: int) -> Iterator[Text | str]:
+    """What releases between the sides changed, why figures are not exact, and the verdict."""
+    releases = changed(c)
+    if releases:
+        yield ""
+        yield Text("What releases changed for memory (memplan releases)", "bold")
+        for release in releases:
+            yield fill(
+                f"{release.name}: {release.changed}",
+                min(width, 100),
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+            )
+    yield ""
+    yield from (f"not exact: {why}" for why in _inexact(c))
+    before, after = c.before.estimate, c.after.estimate
+    yield Text(verdict(c, b), "bold red" if before.fits and not after.fits else "bold")
 
 
 def _inexact(c: Comparison) -> list[str]:
@@ -80,14 +109,6 @@ def part_lines(parts: Sequence[PartChange], a: str, b: str, unicode: bool) -> It
     same = [name for name in names if not any(p.part == name for p in moved)]
     if same:
         yield f"the same on every device: {' and '.join(same)}"
-
-
-def _left_lines(c: Comparison, a: str, b: str) -> Iterator[str]:
-    """Which side fits, where one of them does not."""
-    for name, x in ((a, c.before), (b, c.after)):
-        short = [f"{d.name} is {tenths(-d.left)} MiB short" for d in x.estimate.short]
-        if short:
-            yield f"{name} does not fit: {', '.join(short)}"
 
 
 def _resident_lines(c: Comparison, a: str, b: str, top: int, unicode: bool) -> Iterator[Text | str]:
@@ -124,7 +145,7 @@ def buffer_lines(buffer: BufferChange, a: str, b: str, top: int, unicode: bool) 
     groups = [group for group in buffer.groups if abs(group.change) >= SMALL]
     if groups:
         yield from _group_lines(buffer, groups, a, b, top, unicode)
-    yield from (printable(f"- {life_sentence(life, b)}") for life in _large(buffer.lives)[:top])
+    yield from (printable(f"- {life_sentence(life, a, b)}") for life in _large(buffer.lives)[:top])
 
 
 def _large(lives: Sequence[LifeChange]) -> list[LifeChange]:
@@ -138,16 +159,16 @@ def sentences(buffer: BufferChange, a: str, b: str) -> Iterator[str]:
         yield f"only {a if after is None else b} computes anything here"
         return
     if buffer.same_moment:
-        yield f"fullest at the same moment, when {_called(after.tensor)} gets its place"
+        yield f"both are fullest at the same moment, when {_called(after.tensor)} gets its place"
     else:
         yield (
-            f"fullest at another moment: when {_called(after.tensor)} gets its place, where in {a} it was"
-            f" {_called(before.tensor)}{_then(buffer, a, b)}"
+            f"{a} is fullest when {_called(before.tensor)} gets its place, {b} when {_called(after.tensor)} does"
+            f"{_then(buffer, a, b)}"
         )
     if not buffer.alive and not buffer.groups:
         yield (
             f"the same tensors are alive, to the byte; {tenths(abs(buffer.lost))} MiB"
-            f" {'more' if buffer.lost > 0 else 'fewer'} lie in gaps between them"
+            f" {'more' if buffer.lost > 0 else 'less'} are lost in gaps between them"
         )
     elif buffer.lost:
         yield f"live tensors {with_unit(buffer.alive)}, gaps between them {with_unit(buffer.lost)}"
@@ -160,41 +181,41 @@ def sentences(buffer: BufferChange, a: str, b: str) -> Iterator[str]:
 def _then(buffer: BufferChange, a: str, b: str) -> str:
     said = []
     if buffer.after_then is not None:
-        said.append(f"{b} takes {tenths(buffer.after_then)} MiB at that one")
+        said.append(f"at {a}'s moment {b} takes {tenths(buffer.after_then)} MiB")
     if buffer.before_then is not None:
-        said.append(f"{a} took {tenths(buffer.before_then)} MiB at this one")
+        said.append(f"at {b}'s moment {a} takes {tenths(buffer.before_then)} MiB")
     return f" ({'; '.join(said)})" if said else ""
 
 
 def gap_sentence(gap: GapChange, a: str, b: str) -> str:
-    """Who left the place that one side loses, what fills it on the other, and what no longer fits there."""
+    """Who left the place that one side loses, what no longer fits there, and what fills it on the other side."""
     here, there = (b, a) if gap.side == "after" else (a, b)
     owner = f"{_called(gap.owner)} ({tenths(gap.owner.bytes)} MiB)"
-    said = f"where {owner} lay, {tenths(gap.bytes)} MiB stay empty in {here}"
+    said = f"in {here}, {tenths(gap.bytes)} MiB stay empty where {owner} lay"
     if gap.above is not None:
-        said += f", too few for {_called(gap.above)} ({tenths(gap.above.bytes)} MiB), which lies above"
+        said += f": too little for {_called(gap.above)} ({tenths(gap.above.bytes)} MiB), which lies above"
     for filling in sorted(gap.filled_otherwise, key=lambda f: -f.tensor.bytes)[:1]:
-        said += f"; in {there} {_called(filling.tensor)} ({tenths(filling.tensor.bytes)} MiB) fills that place"
+        said += f"; in {there}, {_called(filling.tensor)} ({tenths(filling.tensor.bytes)} MiB) fills that place"
         other = filling.counterpart
         if other is None:
-            said += f", which {here} does not have"
+            said += f", and {here} has no such tensor"
         elif other.in_place_of:
-            said += f", but in {here} it takes over the place of {other.in_place_of}"
+            said += f", and in {here} it takes over the place of {other.in_place_of}"
         elif not filling.alive:
-            said += f", which in {here} is not alive by then"
+            said += f", and in {here} it is not alive by then"
     return said
 
 
-def life_sentence(life: LifeChange, b: str) -> str:
+def life_sentence(life: LifeChange, a: str, b: str) -> str:
     """A stay that is longer, shorter or in another's place, in one sentence."""
     which = f"{life.base} ({_counted(life.count, life.bytes)})"
     of = life.of or "an unnamed tensor"
     if life.how == "in place":
-        return f"{which} takes over the place of {of} in {b}, where it had one of its own"
+        return f"{which} takes over the place of {of} in {b}, and has a place of its own in {a}"
     if life.how == "own place":
-        return f"{which} has a place of its own in {b}, where it took over that of {of}"
+        return f"{which} has a place of its own in {b}, and takes over that of {of} in {a}"
     until = f", until {of} is computed" if life.of else ""
-    return f"{which} holds its place {life.how} in {b}{until}"
+    return f"{which} holds its place {life.how} in {b} than in {a}{until}"
 
 
 def _counted(count: int, size: int) -> str:

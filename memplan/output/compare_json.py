@@ -8,6 +8,7 @@ from typing import Any
 from memplan.comparing.result import BufferChange, Comparison
 from memplan.explaining.result import Peak, Placed
 from memplan.output.compare import sentences
+from memplan.output.compare_verdict import changed, verdict
 from memplan.output.explain import placed_object
 from memplan.output.json import estimate_object
 
@@ -40,6 +41,8 @@ def comparison_object(c: Comparison, names: tuple[str, str]) -> dict[str, Any]:
             for r in c.residents
         ],
         "compute": [_buffer(buffer, names) for buffer in c.buffers],
+        "releases": [{"name": r.name, "build": r.build, "changed": r.changed} for r in changed(c)],
+        "verdict": verdict(c, names[1]),
     }
 
 

@@ -12,9 +12,10 @@ from memplan.comparing.paths import IndexerPaths, PathSide
 from memplan.output.columns import Cell, column_lines
 from memplan.output.compare import buffer_lines, signed
 from memplan.output.compare_json import comparison_object
+from memplan.output.compare_verdict import where_short
 from memplan.output.explain import placed_object, ranges, shape_text, tenths
 from memplan.output.json import estimate_object
-from memplan.output.sweep import closing_notes, verdict_cell
+from memplan.output.sweep import closing_notes
 from memplan.output.words import model_line, printable, settings_line, to_text
 
 
@@ -54,7 +55,7 @@ def context_line(side: PathSide) -> str:
         return f"{side.path}: no context fits; with {found.estimate.n_ctx:,} tokens {_said(side)}"
     if found.beyond is None:
         return f"{side.path}: fits up to {found.value:,} tokens of context, the model's own"
-    return f"{side.path}: fits up to {found.value:,} tokens of context; from {found.beyond[0]:,} on {_said(side)}"
+    return f"{side.path}: fits up to {found.value:,} tokens of context; from {found.beyond[0]:,} on, {_said(side)}"
 
 
 def _said(side: PathSide) -> str:
@@ -62,7 +63,7 @@ def _said(side: PathSide) -> str:
     estimate = found.estimate if found.value is None or found.beyond is None else found.beyond[1]
     if estimate.refused is not None:
         return f"llama.cpp refuses ({printable(estimate.refused.title)})"
-    return f"it is {verdict_cell(estimate)[0]} MiB"
+    return f"it does not fit{where_short(estimate)}"
 
 
 def _devices(p: IndexerPaths, unicode: bool) -> Iterator[Text]:

@@ -25,7 +25,7 @@ def render_slots(table: SlotTable, given: Sequence[str] = (), *, colour: bool = 
     names = device_names(row.estimate for row in table.rows)
     lines: list[Text | str] = [Text(model_line(first), "bold"), f"{settings_text(first, given, ())}: MiB"]
     for path in dict.fromkeys(row.indexer for row in table.rows):
-        usual = f", which is what {table.release.name} does here" if path == table.usual else ""
+        usual = f" (what {table.release.name} takes here)" if path == table.usual else ""
         rows = [row for row in table.rows if row.indexer == path]
         lines += ["", Text(f"{path.capitalize()} indexer{usual}", "bold"), *_block(rows, names, unicode)]
     if {row.indexer for row in table.rows} == {"unfused"}:
@@ -75,7 +75,7 @@ def advice_line(advice: SlotAdvice) -> str:
     default = advice.default
     said = (
         f"without -np, llama-{default.estimate.flags.app} takes {default.slots} slots that share"
-        f" {default.estimate.n_ctx_seq:,} tokens, {_why(default.estimate)}"
+        f" {default.estimate.n_ctx_seq:,} tokens: {_why(default.estimate)}"
     )
     fits = []
     for row in (advice.fewer, advice.shorter):
@@ -115,13 +115,16 @@ def none_fits_line(table: SlotTable) -> str:
 
 def _why(estimate: Estimate) -> str:
     if estimate.refused is not None:
-        return f"which llama.cpp refuses ({printable(estimate.refused.title)})"
+        return f"llama.cpp does not start ({printable(estimate.refused.title)})"
     short = [(-device.left, device.name) for device in estimate.short]
     if estimate.host.left is not None and estimate.host.left < 0:
         short.append((-estimate.host.left, "the host"))
+    if not short:
+        return "GPUs and host together have too little memory"
     most, name = max(short)
-    others = f" and short on {len(short) - 1} more" if len(short) > 1 else ""
-    return f"{mib(most, up=True)} MiB short on {name}{others}"
+    rest = len(short) - 1
+    others = f", and {rest} more {'devices are' if rest > 1 else 'device is'} short" if rest else ""
+    return f"{name} is {mib(most, up=True)} MiB short{others}"
 
 
 def slots_json(table: SlotTable) -> str:

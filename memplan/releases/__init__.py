@@ -6,7 +6,7 @@ stand in ``switches.py``, the releases in ``known.py``; ``docs/new-release.md`` 
 
 from __future__ import annotations
 
-from memplan.releases.finding import find_release
+from memplan.releases.finding import changed_between, find_release
 from memplan.releases.known import (
     B9842,
     B9924,
@@ -42,5 +42,6 @@ __all__ = [
     "QuantizedConcat",
     "Release",
     "SplitInputs",
+    "changed_between",
     "find_release",
 ]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import pairwise
 
 from memplan.errors import UnknownRelease, shown
 from memplan.releases.known import FORKS, LATEST, RELEASES, TAGGED
+from memplan.releases.other_backends import other_backends
 from memplan.releases.switches import Release
 
 
@@ -31,6 +34,28 @@ def find_release(text: str) -> tuple[Release, str | None]:
         return _by_version(version, "v{}.{}.{}".format(*version))
     hint = f"write a tag (v0.5.0), a build (b11200) or latest; {_known()}"
     raise UnknownRelease(f"llama.cpp release {shown(text)}: {hint}")
+
+
+def changed_between(a: Release, b: Release, others: bool = True) -> tuple[Release, ...]:
+    """The modelled releases that turn a switch, after the older of the two up to the newer, oldest first.
+
+    ``others``: whether switches of backends other than CUDA and the CPU count. A fork among the two comes first. Empty
+    for one and the same release.
+    """
+    if a.name == b.name:
+        return ()
+    low, high = sorted((a.build, b.build))
+    forks = [r for r in (a, b) if r in FORKS]
+    turned = [
+        r
+        for before, r in pairwise(RELEASES)
+        if _switches(r) != _switches(before) or (others and other_backends(r) != other_backends(before))
+    ]
+    return (*forks, *(r for r in turned if low < r.build <= high))
+
+
+def _switches(r: Release) -> Release:
+    return replace(r, name="", build=0, changed="")
 
 
 def _by_build(build: int, label: str) -> tuple[Release, str | None]:

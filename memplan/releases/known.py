@@ -16,8 +16,8 @@ B9842 = Release(
     changed=(
         "DeepSeek-V4 as it was merged. No fused indexer and no fused hyper-connections: about 33,600 nodes, and two"
         " copies of lid_kq at once, 8 GiB at a context of 131072 and a ubatch of 512. Unified slots (llama-server's"
-        " default) are attended to without flash attention, over all slots' keys. With a quantised cache only the"
-        " sliding window is attended to. At most 30 inputs a split."
+        " default) run without flash attention, over the keys of all slots. With a quantised cache only the sliding"
+        " window is attended to. A split has at most 30 inputs. -sm row aborts."
     ),
     mtp_tensors=False,
     image_routing_bias=False,
@@ -62,9 +62,10 @@ LID_CUDA = replace(
     B9842,
     name="lid-cuda",
     changed=(
-        "A fork of b9842 with a fused indexer of its own, on CUDA too, so lid_kq is gone. Unified slots are still"
-        " attended to without flash attention, over all slots' keys at once: 389 GiB a card at 262144/2048 with the"
-        " default of 4 slots, where -np 1 takes about 3 GiB."
+        "A fork of b9842 with a fused indexer of its own, on CUDA too, so lid_kq is gone. Unified slots still run"
+        " without flash attention, over the keys of all slots: with the default of 4 slots 389 GiB a card at a"
+        " context of 262144 and a ubatch of 2048, where -np 1 takes about 3 GiB. Known by its answers, not by its"
+        " source."
     ),
     indexer=Indexer.MASK_AFTER,
     cuda_indexer=True,
@@ -77,8 +78,8 @@ B9924 = replace(
     name="b9924",
     build=9924,
     changed=(
-        "With a quantised cache compressed keys are attended to as well, which b9842 left out, and compute buffers"
-        " grow with the context there too. A few more nodes (33,689 for 33,605 at one slot)."
+        "With a quantised cache, compressed keys are attended to as well; b9842 left them out. So compute buffers"
+        " grow with the context there too. A few more nodes: 33,689 in place of 33,605 with one slot."
     ),
     rotates_compressed_keys=True,
     cuda_multiplies_dense_rows_only=True,
@@ -91,8 +92,8 @@ B9988 = replace(
     name="b9988",
     build=9988,
     changed=(
-        "Unified slots use flash attention, with masks in f16. The fused indexer exists, but for the CPU alone: on"
-        " GPUs the probe turns it off and the unfused chain is built, with its two copies of lid_kq."
+        "Unified slots use flash attention, with masks in f16. The fused indexer exists, but only on the CPU: with"
+        " a GPU the probe turns it off, and the unfused chain is built, with its two copies of lid_kq."
     ),
     indexer=Indexer.FUSED,
     masks_follow_attention=True,
@@ -105,8 +106,8 @@ B10068 = replace(
     name="b10068",
     build=10068,
     changed=(
-        "CUDA has the fused indexer: lid_kq is gone, and with it nearly all of the growth with the context."
-        " Hyper-connections have fused ops: 9,448 nodes in place of 33,600. Compressors read their state once."
+        "CUDA has the fused indexer: lid_kq is gone, and with it nearly all growth with the context."
+        " Hyper-connections have fused ops: 9,448 nodes in place of 33,600. Compressors read their state in one go."
     ),
     hyper_connection_ops=True,
     compressor_reads_once=True,
@@ -119,9 +120,9 @@ B10361 = replace(
     name="b10361",
     build=10361,
     changed=(
-        "Compressor states have rollback snapshots, one for each token that speculative decoding drafts: states grow"
-        " with them. K and V caches must have the same type. Splits take more than 30 inputs, so settings that aborted"
-        " before start now. Files with MTP tensors load."
+        "Compressor states have rollback snapshots, one for each token that speculative decoding drafts, and grow"
+        " with them. K and V caches must have the same type. A split can have more than 30 inputs, so settings that"
+        " aborted now start. Files with MTP tensors load. Metal has the fused indexer and hyper-connections."
     ),
     mtp_tensors=True,
     attn_output_a_in_groups=True,
@@ -140,7 +141,10 @@ B10549 = replace(
     B10361,
     name="b10549",
     build=10549,
-    changed="Nothing for memory: the graph and the sizes are those of b10361.",
+    changed=(
+        "Nothing for memory on CUDA and the CPU: the graph and the sizes are those of b10361. On Metal, flash attention"
+        " keeps room for f16 copies of K and V."
+    ),
 )
 
 B10568 = replace(
@@ -148,9 +152,12 @@ B10568 = replace(
     name="b10568",
     build=10568,
     changed=(
-        "Rotary positions turn the end of each head where it lies, in place of split, rope and concat: fewer nodes,"
-        " yet often more memory: what is alive at once is the same, but it lies with larger gaps between (one report:"
-        " 2366.28 to 2570.28 MiB on one card)."
+        "Rotary positions are applied at an offset within each head, in place of split, rope and concat: some 640"
+        " nodes fewer. But the result, q, now takes over the place of q_norm. Before, q was a new tensor, in the"
+        " place that the product with attn_q_b had left; now much of that place stays empty, too small for the"
+        " result of attention. The same tensors are alive, with other gaps between them, so compute buffers move"
+        " both ways: with unquantised caches about half of them grow (one report: 2366.28 to 2570.28 MiB on one"
+        " card), with quantised caches most shrink a little."
     ),
     rope_at_offset=True,
 )
@@ -160,9 +167,10 @@ V0_4_0 = replace(
     name="v0.4.0",
     build=10852,
     changed=(
-        "The indexer is never turned off: a device without it leaves the op to the host, with splits around it."
-        " Clamped gates are one op. CUDA begins to keep the inputs of the experts' weighted sum until it is done."
-        " A reserve allows for one more block a slot."
+        "The indexer is never turned off: where a device lacks the op, it runs on the host, with splits around it."
+        " Gates with limits are one op. CUDA keeps the inputs of the experts' weighted sum until the sum is done. A"
+        " reserve holds one more compressed block for each slot. Vulkan has the fused indexer and hyper-connections. A"
+        " server (RPC) no longer turns pipeline parallelism off."
     ),
     image_routing_bias=True,
     experts_used_by_layer=True,
@@ -179,8 +187,8 @@ V0_5_0 = replace(
     name="v0.5.0",
     build=11200,
     changed=(
-        "CUDA keeps the tensors of the experts' top-k gating as well, so a compute buffer may grow a little. Flash"
-        " attention takes K and V of different types."
+        "CUDA also keeps the tensors of the experts' top-k gating, so a few compute buffers grow. CUDA's flash"
+        " attention takes caches of q4_1, q5_0 and q5_1; before, attention over those ran on the host."
     ),
     split_inputs=SplitInputs.ANY,
     cuda_keeps_topk_inputs=True,

@@ -83,12 +83,12 @@ def slot_table(
     subject: Subject,
     counts: Sequence[int] = COUNTS,
     paths: Paths = AS_RELEASED,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> SlotTable:
     """Every count of slots, per slot and unified, fused and unfused; the default is always among them.
 
     ``paths``: how hyper-connections are computed; its indexer says which path's advice is wanted, auto the release's
-    own.  ``progress`` is told how many estimates there were. Raises MemplanError.
+    own.  ``progress`` is told how many estimates there were, and of how many. Raises MemplanError.
     """
     asker = _Asker(subject, paths, progress)
     release = find_release(subject.release)[0]
@@ -97,6 +97,7 @@ def slot_table(
     flags = parse_flags(subject.flags, subject.app)
     given = (flags.n_parallel, flags.kv_unified and flags.n_parallel > 1)
     wanted = {(n, unified) for n in counts for unified in (False, n > 1)} | {default, given}
+    asker.expected = 1 + len(wanted) * len(indexer_paths(release))
     as_released = asker(*default, paths.indexer)
     usual = indexer_path(as_released, release, paths)
 
@@ -124,8 +125,10 @@ def _advise(default: SlotRow, row: Callable[[int, bool, Path], SlotRow]) -> Slot
 class _Asker:
     """Estimates by slots, sharing and path, each asked once."""
 
-    def __init__(self, subject: Subject, paths: Paths, progress: Callable[[int], None] | None) -> None:
+    def __init__(self, subject: Subject, paths: Paths, progress: Callable[[int, int], None] | None) -> None:
         self.subject = subject.without(SLOTS)
+        self.expected = 0
+        """Estimates of the table; what advice asks for comes on top of it."""
         self._paths = paths
         self._progress = progress
         self._known: dict[tuple[int, bool, Path], Estimate] = {}
@@ -134,7 +137,8 @@ class _Asker:
         key = (slots, unified, path)
         if key not in self._known:
             if self._progress is not None:
-                self._progress(len(self._known))
+                done = len(self._known)
+                self._progress(done, max(self.expected, done + 1))
             self._known[key] = self._ask(slot_words(slots, unified), replace(self._paths, indexer=path))
         return self._known[key]
 

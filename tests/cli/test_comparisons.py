@@ -53,7 +53,7 @@ def test_slots(capsys: pytest.CaptureFixture[str]) -> None:
     line = ("slots", f"llama-server -m {MODEL} -c 65536 -cmoe --port 1", *GPU, "--np", "4,1,4")
     text = out(capsys, *line)
     assert "llama-server v0.5.0 -c 65536 -cmoe --port 1: MiB" in text
-    assert "Fused indexer, which is what v0.5.0 does here" in text and "Unfused indexer" in text
+    assert "Fused indexer (what v0.5.0 takes here)" in text and "Unfused indexer" in text
     rows = [row.split() for row in text.splitlines() if row.strip()[:1].isdigit()]
     assert [row[:2] for row in rows] == [["1", "65,536"], ["4", "16,384"], ["4", "65,536"]] * 2
     assert [row[-1] for row in rows] == ["fits", "fits", "default"] * 2
@@ -73,7 +73,7 @@ def test_slots_are_checked_as_they_were_asked_for(capsys: pytest.CaptureFixture[
     # what the default's caches take is too much for this card, what one slot's take is not
     line = ("slots", MODEL, "--gpu", "RTX 3090:24268:12000:8.6", "-cmoe", "-c", "262144", "--np", "1", "--check")
     text = out(capsys, *line, status=1)
-    assert text.splitlines()[-1].startswith("without -np, llama-server takes 4 slots that share 262,144 tokens, ")
+    assert text.splitlines()[-1].startswith("without -np, llama-server takes 4 slots that share 262,144 tokens: ")
     assert "what fits: -np 1 (262,144 tokens for its slot), or -np " in text
     out(capsys, *line, "-np", "1")
     out(capsys, *line, "-np", "1", "--indexer", "unfused", status=1)
@@ -85,7 +85,7 @@ def test_paths(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     assert "v0.5.0 takes the fused path here" in text
     assert "lid_kq (its permuted copy)" in text
     assert "fused: fits up to 1,048,576 tokens of context, the model's own" in text
-    assert "unfused: fits up to 262,144 tokens of context; from 524,288 on it is short: CUDA0 " in text
+    assert "unfused: fits up to 262,144 tokens of context; from 524,288 on, it does not fit on CUDA0 (" in text
     found = json.loads(out(capsys, "paths", *SMALL, "--json"))
     assert [(path["path"], path["largest_context"], path["does_not_fit_from"]) for path in found["paths"]] == [
         ("fused", 1048576, None),
@@ -106,16 +106,21 @@ def test_compare_releases(capsys: pytest.CaptureFixture[str]) -> None:
     text = out(capsys, *line)
     assert "CUDA0  compute  2,324.1  2,674.1  +350.0" in text
     assert "the same on every device: weights and context" in text
-    assert "the same tensors are alive, to the byte; 350.0 MiB more lie in gaps between them" in text
+    assert "the same tensors are alive, to the byte; 350.0 MiB more are lost in gaps between them" in text
     assert (
-        "where MUL_MAT of attn_q_b.weight of layer 2 (512.0 MiB) lay, 352.0 MiB stay empty in b10568, too few for"
-        " FLASH_ATTN_EXT of q of layer 2 (512.0 MiB), which lies above; in b10549 q of layer 2 (512.0 MiB) fills that"
-        " place, but in b10568 it takes over the place of q_norm-2"
+        "in b10568, 352.0 MiB stay empty where MUL_MAT of attn_q_b.weight of layer 2 (512.0 MiB) lay: too little for"
+        " FLASH_ATTN_EXT of q of layer 2 (512.0 MiB), which lies above; in b10549, q of layer 2 (512.0 MiB) fills that"
+        " place, and in b10568 it takes over the place of q_norm-2"
     ) in text
-    assert "- q (43 x 512.0 MiB) takes over the place of q_norm in b10568, where it had one of its own" in text
+    assert "- q (43 x 512.0 MiB) takes over the place of q_norm in b10568, and has a place of its own in b10549" in text
+    # the release's own words tell the same cause
+    assert "the result, q, now takes over the place of q_norm" in " ".join(text.split())
+    assert text.splitlines()[-1] == "b10568: 350 MiB more on CUDA0; still fits; the host's memory is not checked"
     found = json.loads(out(capsys, *line, "--json"))
     assert (found["before"]["estimate"]["llama"], found["after"]["estimate"]["llama"]) == ("b10549", "b10568")
     assert (found["compute"][0]["alive"], found["compute"][0]["lost"]) == (0, 350 << 20)
+    assert [(r["name"], r["build"]) for r in found["releases"]] == [("b10568", 10568)]
+    assert found["verdict"] == text.splitlines()[-1]
 
 
 def test_compare_settings(capsys: pytest.CaptureFixture[str]) -> None:

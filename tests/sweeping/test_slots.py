@@ -34,7 +34,10 @@ def test_the_default_of_four_slots_does_not_fit_and_one_does() -> None:
     assert one.estimate.fits and not default.estimate.fits
     assert table.advice is not None and table.advice.fewer is not None
     assert table.advice.fewer.words == ("-np", "1")
-    assert "what fits: -np 1 (262,144 tokens" in advice_line(table.advice)
+    assert advice_line(table.advice) == (
+        "without -np, llama-server takes 4 slots that share 262,144 tokens: CUDA1 is 430,833 MiB short, and 1 more"
+        " device is short; what fits: -np 1 (262,144 tokens for its slot), or -np 4 (65,536 tokens each)"
+    )
     assert render_slots(table).count("what fits") == 1
 
 
@@ -111,3 +114,10 @@ def test_that_nothing_fits_is_not_said_when_something_does() -> None:
     table = slots("-c 4096 -cmoe", "RTX 3090", (1,))
     assert none_fits_line(table) == ""
     assert "no slot count" not in render_slots(table)
+
+
+def test_progress_has_a_total() -> None:
+    told: list[tuple[int, int]] = []
+    subject = Subject(MODEL, ("-c", "4096", "-cmoe"), parse_gpus(["2*RTX 3090"]), "v0.5.0", (), "server")
+    table = slot_table(subject, (1,), progress=lambda done, of: told.append((done, of)))
+    assert told == [(done, len(table.rows) + 1) for done in range(len(table.rows) + 1)]

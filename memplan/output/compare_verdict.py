@@ -1,0 +1,79 @@
+"""What a comparison comes to: what the releases between its sides changed, and one line at the end."""
+
+from __future__ import annotations
+
+from memplan.backends.devices import CUDA
+from memplan.comparing.result import Comparison
+from memplan.output.words import MIB, host_unchecked, mib, printable
+from memplan.releases import Release, changed_between, find_release
+from memplan.result import Estimate
+
+SMALL = MIB // 10
+"""Changes of fewer bytes are not counted device by device."""
+
+MOST = 4
+"""Devices that are named; of the others their number is said."""
+
+
+def changed(c: Comparison) -> tuple[Release, ...]:
+    """The releases that changed something for memory between the two sides, oldest first; none if it is one."""
+    estimates = (c.before.estimate, c.after.estimate)
+    others = any(not device.name.startswith(CUDA) for e in estimates for device in e.devices)
+    before, after = (find_release(e.llama)[0] for e in estimates)
+    return changed_between(before, after, others)
+
+
+def verdict(c: Comparison, name: str) -> str:
+    """What the second side, which is called ``name``, takes more or less of, and whether it still fits; one line."""
+    before, after = c.before.estimate, c.after.estimate
+    refusals = (before.refused, after.refused)
+    if refusals[0] is not None and refusals[1] is not None:
+        return f"{name}: llama.cpp starts with neither"
+    if refusals[1] is not None:
+        return f"{name}: llama.cpp no longer starts: {printable(refusals[1].title)}"
+    if refusals[0] is not None:
+        return f"{name}: llama.cpp starts now; it {'fits' if after.fits else f'does not fit{where_short(after)}'}"
+    unchecked = "; the host's memory is not checked" if host_unchecked(after) else ""
+    return f"{name}: {_moved(c)}; {_fits(before, after)}{unchecked}"
+
+
+def _moved(c: Comparison) -> str:
+    by_device: dict[str, int] = {}
+    for part in c.parts:
+        by_device[part.device] = by_device.get(part.device, 0) + part.change
+    if not any(part.change for part in c.parts):
+        return "the same on every device"
+    moved = sorted((item for item in by_device.items() if abs(item[1]) >= SMALL), key=lambda item: -abs(item[1]))
+    if not moved:
+        return "nearly the same on every device"
+    said = [
+        f"{_amount(change)} {'more' if change > 0 else 'less'} on {'the host' if name == 'host' else name}"
+        for name, change in moved[:MOST]
+    ]
+    rest = moved[MOST:]
+    return ", ".join(said) + (f", and changes on {len(rest)} more" if rest else "")
+
+
+def _amount(size: int) -> str:
+    """Whole MiB, with a tenth where there are few."""
+    size = abs(size)
+    return f"{size / MIB:,.1f} MiB" if size < 10 * MIB else f"{size / MIB:,.0f} MiB"
+
+
+def _fits(before: Estimate, after: Estimate) -> str:
+    if after.fits:
+        return "still fits" if before.fits else "fits now"
+    return f"{'no longer fits' if before.fits else 'still does not fit'}{where_short(after)}"
+
+
+def where_short(estimate: Estimate) -> str:
+    """Which memory is too small for settings that do not fit, and by how much: " on CUDA0 (40 MiB short)"."""
+    short = [(device.name, -device.left) for device in estimate.short]
+    if estimate.host.left is not None and estimate.host.left < 0:
+        short.append(("the host", -estimate.host.left))
+    if not short:
+        return ": GPUs and host together need more than their one memory"
+    names = [f"{name} ({mib(size, up=True)} MiB short)" for name, size in short]
+    if len(names) > MOST:
+        names[MOST:] = [f"{len(names) - MOST} more"]
+    return f" on {names[0]}" if len(names) == 1 else f" on {', '.join(names[:-1])} and {names[-1]}"
