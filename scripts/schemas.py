@@ -235,6 +235,11 @@ def verification() -> Schema:
         llama=text("the release that was followed"),
         exact=switch("whether that release and these flags are modelled"),
         figures=many(row, "each figure that it gave"),
+        refused=entry(
+            "whether llama.cpp starts with it",
+            measured=maybe(text("why the program gave no figures")),
+            predicted=maybe(text("the kind of the refusal that memplan predicts")),
+        ),
         agrees=switch("all of them"),
         notes=NOTES,
     )

@@ -28,6 +28,9 @@ OUTPUT: Final = ("-o", "--output", "--output-file")
 PROGRAMS: Final = {"llama-server": "server", "llama-cli": "cli", "llama-completion": "cli"}
 """Programs whose name may stand before the flags, as it does in a pasted command line; and which app they are."""
 
+COMMANDS: Final = {"serve": "server", "server": "server", "cli": "cli", "client": "cli", "completion": "cli"}
+"""The same as commands of ``llama``, which has them all (app/llama.cpp, v0.5.0)."""
+
 _CONTINUATION: Final = re.compile(r"[\\^`]\r?\n")
 
 
@@ -115,8 +118,9 @@ def parse_arguments(
             del words[:count]
         elif word.startswith("-") and len(word) > 1:
             raise _unknown(word, (*all_values, *all_switches))
-        elif not models and not program and _program(word):
-            program = _program(word)
+        elif not models and not program and (app := program_app(word, words)):
+            program = app
+            del words[: program_words(word) - 1]
         elif not word:
             raise FlagError("an empty argument: is a variable of the shell not set?")
         else:
@@ -134,7 +138,7 @@ def parse_arguments(
         host_mib=given.get("--host-mib", [None])[-1],
         no_gpu="--no-gpu" in given,
         llama=given.get("--llama", ["latest"])[-1],
-        app=given.get("--app", [PROGRAMS.get(program, "server")])[-1],
+        app=given.get("--app", [program or "server"])[-1],
         without_ops=tuple(given.get("--without-op", ())),
         json="--json" in given,
         check="--check" in given,
@@ -163,9 +167,25 @@ def _unknown(word: str, known: Sequence[str]) -> FlagError:
     return unknown_flag(word, known)
 
 
+def program_app(word: str, words: Sequence[str]) -> str:
+    """Which app ``word``, or ``llama`` with the first of ``words``, starts; empty when it is none."""
+    if name := _program(word):
+        return PROGRAMS[name]
+    return COMMANDS.get(words[0], "") if _base(word) == "llama" and words else ""
+
+
+def program_words(word: str) -> int:
+    """How many words name a program: one, or two for a command of ``llama``."""
+    return 1 if _program(word) else 2
+
+
+def _base(word: str) -> str:
+    return re.split(r"[/\\]", word)[-1].lower().removesuffix(".exe")
+
+
 def _program(word: str) -> str:
     """The llama.cpp program that ``word`` starts, with or without its path; empty when it is none."""
-    name = re.split(r"[/\\]", word)[-1].lower().removesuffix(".exe")
+    name = _base(word)
     return name if name in PROGRAMS else ""
 
 
@@ -177,8 +197,8 @@ def _split(word: str) -> list[str] | None:
     text = _CONTINUATION.sub(" ", word).strip()
     if text in ("", "\\", "^", "`"):
         return []
-    first = text.split(maxsplit=1)[0]
-    if not first.startswith("-") and not _program(first):
+    first, *rest = text.split(maxsplit=2)
+    if not first.startswith("-") and not program_app(first, rest):
         return None
     try:
         return shlex.split(text)

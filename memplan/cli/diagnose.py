@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from io import FileIO
 from typing import IO, TYPE_CHECKING, Final
 
 from memplan.cli import terminal
-from memplan.cli.arguments import PROGRAMS, Arguments, parse_arguments
+from memplan.cli.arguments import Arguments, parse_arguments, program_app, program_words
 from memplan.cli.asked import access_of, rig_of
 from memplan.errors import FlagError, LogError, shown
 from memplan.infile import open_input
@@ -57,8 +56,12 @@ FAILED: Final = 1
 def run(argv: Sequence[str]) -> int:
     """Answer ``memplan diagnose`` on stdout; the exit status. Raises MemplanError for bad input."""
     words = [_STDIN if word == "-" else word for word in argv]
-    programs = [word for word in words[1:] if re.split(r"[/\\]", word)[-1].removesuffix(".exe") in PROGRAMS]
-    arguments = parse_arguments([word for word in words if word not in programs], (), ("--all",), what="log")
+    # a command line after the log
+    at = next((i for i, word in enumerate(words) if i and program_app(word, words[i + 1 :])), len(words))
+    app = program_app(words[at], words[at + 1 :]) if at < len(words) else ""
+    kept = [*words[:at], *words[at + program_words(words[at]) :]] if app else words
+    given_app = ["--app", app] if app == "cli" and "--app" not in words else []
+    arguments = parse_arguments([*kept, *given_app], (), ("--all",), what="log")
     if arguments.help:
         sys.stdout.write(HELP)
         return 0

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from memplan.backends.devices import Rig
 from memplan.cli.arguments import Arguments, parse_arguments
@@ -17,25 +17,31 @@ from memplan.cli.asked import access_of, host_of, rig_of
 from memplan.errors import FlagError, ProgramError
 from memplan.llama.flags import Flags, check_devices, parse_flags
 
+if TYPE_CHECKING:
+    from memplan.diagnosing.measure import Measured
+    from memplan.output.verification import Comparison
+    from memplan.result import Estimate
+
 HELP: Final = """\
 Usage: memplan verify MODEL [llama-server's flags] [options]
 
   Run your own llama-fit-params with the same flags, in the mode in which it
   allocates nothing, and put its numbers beside memplan's, device by device. It
-  is taken from PATH, or from beside llama-server; without it llama-server is
-  started and ended before it loads, which gives the compute buffers alone.
+  is taken from PATH, or from beside llama-server, or is llama's own command;
+  without any llama-server is started and ended before it loads, which gives
+  the compute buffers alone.
 
   MODEL is what memplan estimate takes. Of a model that is not whole on this
   machine a file with its header and a hole for its data is made for the while.
 
 Options:
-  --program FILE     the llama-fit-params or llama-server to run
+  --program FILE     the llama-fit-params, llama or llama-server to run
   --gpu, --rig, --host-mib
                      GPUs and memory; by default what the program itself lists
   --llama RELEASE    the release to follow; by default what the program says
   --offline, --no-cache
                      as memplan estimate has them
-  --check            exit with 1 when a figure differs
+  --check            exit with 1 when a figure differs, or a refusal
   --json             print one JSON object
   -h, --help         print this
 
@@ -60,7 +66,7 @@ def run(argv: Sequence[str]) -> int:
     if not model:
         raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
 
-    from memplan.diagnosing.measure import find_measurer, measure, version_of
+    from memplan.diagnosing.measure import Measured, NoFigures, find_measurer, is_server, measure, version_of
     from memplan.estimator import estimate
     from memplan.models.open import open_model
     from memplan.output.verification import compare, render_verification, render_verification_json
@@ -71,21 +77,37 @@ def run(argv: Sequence[str]) -> int:
     check_devices(flags, rig)
     version = version_of(program)
     llama = arguments.llama if arguments.llama != "latest" or not version else version
-    notes = []
+    result = estimate(header, _as_measured(flags, is_server(program)), rig, llama)
+    refusal: NoFigures | None = None
+    measured = Measured(program, version, (), {})
     with _whole(model, header.nbytes, arguments) as path:
-        measured = measure(program, path, arguments.flags, flags.n_parallel)
-    if not version:
-        notes.append(f"{os.path.basename(program)} does not say which build it is; --llama names it")
-    if flags.kv_unified and flags.n_parallel > 1:
-        notes.append("llama-fit-params has no --kv-unified: both sides give each slot its part of the context")
-    result = estimate(header, _as_measured(flags, measured.partial), rig, llama)
-    if result.refused is not None:
-        raise ProgramError(f"memplan expects llama.cpp to refuse this ({result.refused.said}), yet it answered")
-    notes += [result.approximate] if result.approximate else []
+        try:
+            measured = measure(program, path, arguments.flags, flags.n_parallel)
+        except NoFigures as error:
+            if result.refused is None:
+                raise ProgramError(f"{error}; memplan predicts that it starts") from None
+            refusal = error
+            measured = Measured(program, version, error.command, {})
     rows = compare(measured, result)
+    notes = [*_notes(measured, flags, result, rows), *([result.approximate] if result.approximate else [])]
     render = render_verification_json if arguments.json else render_verification
-    sys.stdout.write(render(measured, rows, result, notes))
-    return DIFFERS if arguments.check and not all(row.agrees for row in rows) else 0
+    sys.stdout.write(render(measured, rows, result, notes, refusal.said if refusal is not None else ""))
+    agrees = all(row.agrees for row in rows) and (result.refused is None) == (refusal is None)
+    return DIFFERS if arguments.check and not agrees else 0
+
+
+def _notes(measured: Measured, flags: Flags, result: Estimate, rows: Sequence[Comparison]) -> Iterator[str]:
+    """What to know about the program's answer."""
+    program = os.path.basename(measured.program)
+    if not measured.version:
+        yield f"{program} does not say which build it is; --llama names it"
+    if flags.kv_unified and flags.n_parallel > 1:
+        yield "llama-fit-params has no --kv-unified: both sides give each slot its part of the context"
+    repacked = result.buffers.get("CPU_REPACK")
+    if repacked is not None and repacked.model and not measured.partial:
+        yield f"{repacked.model >> 20:,} MiB of weights that the CPU repacks are in neither: {program} leaves them out"
+    if any(row.name == "Host" and row.part == "model" and not row.agrees for row in rows):
+        yield "weights that the CPU repacks are left out, and which ones depends on the CPU: memplan follows AVX2"
 
 
 def _as_measured(flags: Flags, server: bool) -> Flags:

@@ -18,7 +18,7 @@ from memplan.diagnosing.lines import clean
 from memplan.diagnosing.reader import LogReader
 from memplan.errors import ProgramError, shown
 from memplan.llama.flags import arity, normalized, same_setting
-from memplan.machine.llama_server import find_program, run_program
+from memplan.machine.llama_server import command_of, find_all_in_one, find_program, run_program
 
 FIT_PARAMS: Final = "llama-fit-params"
 SERVER: Final = "llama-server"
@@ -26,7 +26,12 @@ TIMEOUT: Final = 600.0
 _MIB: Final = 1 << 20
 _MAX_LINES: Final = 500_000
 _ROW: Final = re.compile(r"^([A-Za-z]\w*) (\d{1,9}) (\d{1,9}) (\d{1,9}) *$", re.MULTILINE)
-_VERSION: Final = re.compile(r"version: (?:v?(\d+\.\d+(?:\.\d+)?)\S* )?\(?(?:build )?(\d{3,6})\b", re.ASCII)
+_VERSION: Final = re.compile(r"version: (?:v?(\d+\.\d+\.\d+)\S* )?\(?(?:build )?(\d{1,6})\b", re.ASCII)
+_LEAST_BUILD: Final = 100
+"""Builds of a shallow clone count from 1: their number tells nothing."""
+
+_TELLING: Final = re.compile(r"GGML_ASSERT\(.*|\berror\b.*|what\(\):.*", re.IGNORECASE)
+_DEBUGGER: Final = re.compile(r"^(?:#\d+ |\[|\d+\t|Using host libthread)")
 
 # what decides memory and llama-fit-params takes; it has no --kv-unified
 _TAKEN: Final = frozenset[str]().union(
@@ -49,14 +54,22 @@ class Measured:
 
     program: str
     version: str
-    """Its build, as ``b11200``; empty when it does not say."""
+    """Its build, as ``b11200``, or its tag; empty when it does not say."""
     command: tuple[str, ...]
     buffers: dict[str, tuple[float, float, float]]
     partial: bool = False
 
 
+class NoFigures(ProgramError):
+    """A program ended without figures. ``said``: why, in its words."""
+
+    def __init__(self, program: str, version: str, command: Sequence[str], said: str) -> None:
+        super().__init__(f"{os.path.basename(program)}: no figures: {said}")
+        self.program, self.version, self.command, self.said = program, version, tuple(command), said
+
+
 def find_measurer(given: str) -> str:
-    """The program to ask: the one ``given``, llama-fit-params on PATH or beside llama-server, or llama-server.
+    """The program to ask: the one ``given``, llama-fit-params on PATH or beside llama-server, llama, or llama-server.
 
     Raises ProgramError when there is none.
     """
@@ -66,20 +79,32 @@ def find_measurer(given: str) -> str:
     if found:
         return found
     server = find_program(SERVER)
-    if server is None:
+    if server is not None:
+        name = FIT_PARAMS + (".exe" if server.lower().endswith(".exe") else "")
+        beside = Path(os.path.realpath(server)).with_name(name)
+        if os.access(beside, os.X_OK):
+            return str(beside)
+    found = find_all_in_one() or server
+    if found is None:
         raise ProgramError(f"neither {FIT_PARAMS} nor {SERVER} is on PATH; name one of them with --program FILE")
-    beside = Path(os.path.realpath(server)).with_name(FIT_PARAMS + (".exe" if server.lower().endswith(".exe") else ""))
-    return str(beside) if os.access(beside, os.X_OK) else server
+    return found
+
+
+def is_server(program: str) -> bool:
+    """Whether it is llama-server, which gives compute buffers alone."""
+    return SERVER in os.path.basename(program).lower()
 
 
 def version_of(program: str) -> str:
-    """The build of a llama.cpp program, as ``b11200``; empty when it does not say."""
+    """The build of a llama.cpp program, as ``b11200``, or its tag; empty when it does not say."""
     status, out, err = run_program([program, "--version"])
     match = _VERSION.search(err + "\n" + out)
     if match is None:
         if status:
-            raise ProgramError(f"{os.path.basename(program)} --version: {_last(err or out, status)}")
+            raise ProgramError(f"{os.path.basename(program)} --version: {_why(err or out, status)}")
         return ""
+    if int(match[2]) < _LEAST_BUILD:
+        return f"v{match[1]}" if match[1] else ""
     return f"b{match[2]}"
 
 
@@ -94,16 +119,16 @@ def taken_flags(argv: Sequence[str]) -> Iterator[str]:
 
 
 def measure(program: str, model: str, argv: Sequence[str], n_parallel: int) -> Measured:
-    """Ask ``program`` about a model file and flags. Raises ProgramError when it fails or answers something else."""
+    """Ask ``program`` about a model file and flags. Raises NoFigures when it gives none, or another ProgramError."""
     version = version_of(program)
     flags = [*taken_flags(argv), "-np", str(n_parallel)]
-    if SERVER in os.path.basename(program).lower():
+    if is_server(program):
         return _ask_server(program, version, model, flags)
-    command = [program, "-m", model, *flags, "--fit-print", "on"]
+    command = [*command_of(program, FIT_PARAMS), "-m", model, *flags, "--fit-print", "on"]
     status, out, err = run_program(command, TIMEOUT)
     rows = {m[1]: (float(m[2]), float(m[3]), float(m[4])) for m in _ROW.finditer(out)}
     if status or "Host" not in rows:
-        raise ProgramError(f"{os.path.basename(program)}: no figures: {_last(err or out, status)}")
+        raise NoFigures(program, version, command, _why(err + "\n" + out, status))
     return Measured(program, version, tuple(command), rows)
 
 
@@ -137,10 +162,9 @@ def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) ->
             _end(process)
     load = reader.current
     if not (load.dry and load.compute):
-        raise ProgramError(
-            f"{os.path.basename(program)}: it did not measure before loading: {shown(last, 120)}; "
-            f"give {FIT_PARAMS} with --program"
-        )
+        said = load.failures[0].said if load.failures else last
+        why = f"it did not measure before loading: {shown(said, 120)}; give {FIT_PARAMS} with --program"
+        raise NoFigures(program, version, command, why)
     sizes = {name: (0.0, 0.0, mib) for name, mib in load.compute.items()}
     return Measured(program, version, tuple(command), sizes, partial=True)
 
@@ -153,6 +177,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def _last(text: str, status: int) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return shown(clean(lines[-1].encode()).strip(), 200) if lines else f"exit status {status}"
+def _why(text: str, status: int) -> str:
+    """The line that tells why a program ended: an assertion, an error, or the last that is no debugger's."""
+    lines = [clean(line.encode()).strip() for line in text.splitlines() if line.strip() and not _DEBUGGER.match(line)]
+    telling = next((match[0] for line in lines if (match := _TELLING.search(line))), lines[-1] if lines else "")
+    return shown(telling, 200) if telling else f"exit status {status}"

@@ -25,6 +25,7 @@ _MAX_NAMES: Final = 100
 _COMMAND: Final = re.compile(
     r"(?:^|[\s/\\$>#\"'])(llama-(?:server|cli|completion|bench|fit-params)(?:\.exe)?)[\"']?\s+(-.*)$"
 )
+_COMMAND_OF_LLAMA: Final = re.compile(r"(?:^|[\s/\\$>#\"'])llama(?:\.exe)?[\"']?\s+(serve|server|cli)\s+(-.*)$")
 _MIB: Final = r"=\s*([0-9]{1,9}\.[0-9]{2}) MiB"
 
 
@@ -88,7 +89,8 @@ class LogReader:
         words = split_command(m[2])
         if self._load is not None:
             self.new_process()
-        self._process.command = (m[1].removesuffix(".exe"), *words)
+        program = {"serve": "llama-server", "server": "llama-server", "cli": "llama-cli"}.get(m[1], m[1])
+        self._process.command = (program.removesuffix(".exe"), *words)
 
     def _cuda_init(self, m: re.Match[str]) -> None:
         if self._load is not None or self._process.gpus:
@@ -350,5 +352,6 @@ _RULES: Final[tuple[tuple[str, re.Pattern[str], _Take], ...]] = tuple(
         ("is listening on", r"server is listening on", _R._ready),
         ("listening on http", r"listening on http", _R._ready),
         ("llama-", _COMMAND, _R._command),
+        ("llama", _COMMAND_OF_LLAMA, _R._command),
     )
 )

@@ -8,7 +8,7 @@ from memplan.errors import ProgramError
 from memplan.machine.detected import Detected, detected
 from memplan.machine.drivers import amd_gpus, nvidia_gpus
 from memplan.machine.host import host_memory
-from memplan.machine.llama_server import find_program, list_devices
+from memplan.machine.llama_server import command_of, find_all_in_one, find_program, list_devices
 
 NOBODY = "no llama-server on PATH, no NVIDIA driver seen through nvidia-ml-py, no AMD GPU in sysfs"
 """Who was asked, for a message."""
@@ -21,12 +21,12 @@ def detect(server: str = "", root: Path = Path("/")) -> Detected:
     """
     host = host_memory(root)
     notes: list[str] = []
-    program = find_program("llama-server", server)
+    program = find_program("llama-server", server) or find_all_in_one()
     if program is not None:
         try:
             found = list_devices(program)
             if found or server:
-                return detected(found, f"{program} --list-devices", host, notes)
+                return detected(found, " ".join([*command_of(program, "llama-server"), "--list-devices"]), host, notes)
             notes.append(f"{program} has no GPU backend, or sees no GPU")
         except ProgramError as error:
             if server:

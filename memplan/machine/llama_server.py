@@ -18,12 +18,38 @@ _DEVICE: Final = re.compile(r"^\s*([A-Za-z]+)(\d+): (.*) \((\d{1,9}) MiB, (\d{1,
 _CAPABILITY: Final = re.compile(r"^\s*Device (\d+): .*?, compute capability (\d{1,2})\.(\d)", re.MULTILINE)
 
 
+ALL_IN_ONE: Final = "llama"
+"""The program that has the others as its commands (app/llama.cpp)."""
+
+_COMMANDS: Final = {"llama-server": "serve", "llama-fit-params": "fit-params"}
+
+
 def find_program(name: str, given: str = "") -> str | None:
     """The path of a llama.cpp program: the one ``given``, or on PATH. Raises ProgramError when that given is none."""
     path = shutil.which(given or name)
     if given and path is None:
         raise ProgramError(f"{shown(given)}: no such program, or it may not be run; give the path of {name}")
     return path
+
+
+def find_all_in_one() -> str | None:
+    """The path of ``llama`` on PATH, if it is llama.cpp's."""
+    path = shutil.which(ALL_IN_ONE)
+    try:
+        said = "".join(run_program([path, "--version"])[1:]) if path else ""
+    except ProgramError:
+        return None
+    return path if re.search(r"^version: .*\bbuild\b", said, re.MULTILINE) else None
+
+
+def command_of(program: str, name: str) -> list[str]:
+    """How a program is run as ``name``: by itself, or as a command of ``llama``."""
+    return [program, _COMMANDS[name]] if is_all_in_one(program) else [program]
+
+
+def is_all_in_one(program: str) -> bool:
+    """Whether it is ``llama``, which has the others as its commands."""
+    return os.path.basename(program).lower().removesuffix(".exe") == ALL_IN_ONE
 
 
 def run_program(command: list[str], timeout: float = TIMEOUT) -> tuple[int, str, str]:
@@ -42,7 +68,7 @@ def run_program(command: list[str], timeout: float = TIMEOUT) -> tuple[int, str,
 
 def list_devices(program: str) -> list[Found]:
     """The GPUs that a llama-server lists. Raises ProgramError when it cannot be run or answers something else."""
-    status, out, err = run_program([program, "--list-devices"])
+    status, out, err = run_program([*command_of(program, "llama-server"), "--list-devices"])
     if "Available devices:" not in out:
         last = (err.strip().splitlines() or [f"exit status {status}"])[-1]
         raise ProgramError(f"{os.path.basename(program)} --list-devices: not understood: {shown(last)}")

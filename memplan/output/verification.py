@@ -44,18 +44,27 @@ def compare(measured: Measured, estimate: Estimate) -> tuple[Comparison, ...]:
 
 def _predicted(estimate: Estimate, name: str, part: str, partial: bool) -> float:
     if name == "Host" and not partial:
-        return float(getattr(estimate.host, part)) / _MIB
+        # a buffer of repacked weights is none of the host's for llama-fit-params (fit.cpp: ggml_backend_buft_is_host)
+        repacked = estimate.buffers.get("CPU_REPACK")
+        size = getattr(estimate.host, part) - (getattr(repacked, part) if repacked is not None else 0)
+        return float(size) / _MIB
     use = estimate.buffers.get(name)
     return 0.0 if use is None else float(getattr(use, part)) / _MIB
 
 
 def render_verification(
-    measured: Measured, rows: Sequence[Comparison], estimate: Estimate, notes: Sequence[str] = ()
+    measured: Measured, rows: Sequence[Comparison], estimate: Estimate, notes: Sequence[str] = (), refusal: str = ""
 ) -> str:
-    """As a table, for people; ending in a newline."""
+    """As a table, for people; ending in a newline. ``refusal``: why the program gave no figures."""
     width = max([*(len(row.name) for row in rows), 4])
     program = os.path.basename(measured.program)
     lines = [f"{program} {measured.version or '(of an unknown build)'} beside memplan for {estimate.llama}", ""]
+    predicted = estimate.refused
+    if predicted is not None:
+        said = f"it does not start: {refusal}" if refusal else "it starts"
+        lines += [f"{program}: {said}", f"memplan: it does not start ({predicted.kind}): {predicted.said}", ""]
+        lines += ["they agree" if refusal else "they differ"]
+        return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
     lines.append(f"{'MiB':{width}}  {'part':7}  {program:>16}  {'memplan':>12}")
     for row in rows:
         figures = (f"{size:,.2f}" if measured.partial else f"{size:,.0f}" for size in (row.measured, row.predicted))
@@ -68,7 +77,7 @@ def render_verification(
 
 
 def render_verification_json(
-    measured: Measured, rows: Sequence[Comparison], estimate: Estimate, notes: Sequence[str] = ()
+    measured: Measured, rows: Sequence[Comparison], estimate: Estimate, notes: Sequence[str] = (), refusal: str = ""
 ) -> str:
     """As one JSON object, sizes in MiB as llama.cpp prints them; ending in a newline."""
     answer: dict[str, Any] = {
@@ -87,7 +96,8 @@ def render_verification_json(
             }
             for row in rows
         ],
-        "agrees": all(row.agrees for row in rows),
+        "refused": {"measured": refusal or None, "predicted": estimate.refused.kind if estimate.refused else None},
+        "agrees": all(row.agrees for row in rows) and bool(refusal) == (estimate.refused is not None),
         "notes": list(notes),
     }
     return json.dumps(answer, indent=2) + "\n"

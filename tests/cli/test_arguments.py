@@ -43,6 +43,17 @@ def test_the_programs_name_may_come_first(program: str, app: str) -> None:
     assert parsed(program, "--app", "server").app == "server"
 
 
+@pytest.mark.parametrize(
+    ("program", "command", "app"),
+    [("llama", "serve", "server"), ("/usr/bin/llama", "server", "server"), (r"C:\x\llama.exe", "cli", "cli")],
+)
+def test_a_command_of_llama_may_come_first(program: str, command: str, app: str) -> None:
+    found = parsed(program, command, "-m", "m.gguf", "-c", "1")
+    assert (found.model, found.app, found.flags) == ("", app, ("-m", "m.gguf", "-c", "1"))
+    assert parsed(f"llama {command} -m m.gguf").app == app
+    assert parsed("llama").model == "llama" and parsed("llama", "-c", "1").model == "llama"
+
+
 def test_a_whole_command_line_in_quotes() -> None:
     line = "llama-server -m 'my model.gguf' \\\n  -c 4096 \\\r\n -ot 'blk\\.1\\.=CPU' -fa on"
     found = parsed(line, "--gpu", "RTX 3090")

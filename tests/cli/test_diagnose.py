@@ -90,6 +90,17 @@ def test_loads_that_differ_in_one_thing_are_explained_each(capsys: pytest.Captur
     assert out.count("cause (") == 2 and "the same load" not in out
 
 
+def test_a_command_line_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 433158272\n")
+    line = ["-m", "deepseek-v4-flash", "-c", "4096", "-np", "1", "--gpu", "RTX PRO 6000", "--json"]
+    for program, app in ((["llama-server"], "server"), (["llama", "serve"], "server"), (["./llama", "cli"], "cli")):
+        words = line if app == "server" else [word for word in line if word not in ("-np", "1")]
+        assert main(["diagnose", str(log), *program, *words]) == 0
+        (load,) = json.loads(capsys.readouterr().out)["loads"]
+        assert load["model"] == "deepseek-v4-flash:antirez-q2" and load["args"][2:4] == ["-c", "4096"]
+
+
 def test_flags_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 433158272\n")

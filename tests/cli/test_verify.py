@@ -64,6 +64,100 @@ def test_a_build_that_is_not_modelled_is_said(tmp_path: Path, capsys: pytest.Cap
     assert "does not say which build it is" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("version", "build", "release"),
+    [
+        ("version: 0.5.0 (build 11200, commit 5f0c2b1de)", "b11200", "v0.5.0"),
+        ("version: 0.5.0-dev (build 1, commit 0ad4a86)", "v0.5.0", "v0.5.0"),  # a shallow clone counts from 1
+        ("version: v0.4.0 (build 0, commit unknown)", "v0.4.0", "v0.4.0"),
+        ("version: 10068 (505b1ed15)", "b10068", "b10068"),
+        ("version: 1 (505b1ed15)", "(of an unknown build)", "v0.5.0"),
+    ],
+)
+def test_versions(
+    version: str, build: str, release: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    assert main([*LINE, "--program", fit_params(tmp_path, version=f"{version}\nbuilt with GNU 11.4.0")]) == 0
+    assert capsys.readouterr().out.startswith(f"llama-fit-params {build} beside memplan for {release}\n")
+
+
+ABORTED = """\
+0.00.018.442 I llama_fit_params: printing estimated memory in MiB to stdout (device, model, context, compute) ...
+/build/ggml/src/ggml-cuda/ggml-cuda.cu:916: GGML_ASSERT(tensor->nb[0] == ggml_element_size(tensor)) failed
+[New LWP 21164]
+30\t../sysdeps/unix/sysv/linux/wait4.c: No such file or directory.
+#0  0x00007fe1296f1c17 in __GI___wait4 (pid=21179) at ../sysdeps/unix/sysv/linux/wait4.c:30
+[Inferior 1 (process 21159) detached]
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "release", "said", "kind"),
+    [
+        (
+            "-ctk q8_0 -ctv f16",
+            "v0.5.0",
+            "terminate called after throwing an instance\n  what():  failed to create llama_context from model",
+            "k-v-types-differ",
+        ),
+        ("-ngl 40 -ctk q8_0 -ctv q8_0", "b10068", ABORTED, "permuted-quantized-tensor"),
+    ],
+)
+def test_a_refusal_that_is_predicted(
+    flags: str, release: str, said: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = (("--version", VERSION), ("--list-devices", DEVICES))
+    program = script(tmp_path / "llama-fit-params", *cases, otherwise=f"cat >&2 <<'END'\n{said}\nEND\nexit 134")
+    line = ["verify", "deepseek-v4-flash", "-c", "65536", "-np", "1", *flags.split(), "--llama", release]
+    line += ["--gpu", "2*RTX 3090", "--program", program]
+    assert main([*line, "--check"]) == 0
+    out = capsys.readouterr().out
+    assert f"it does not start ({kind})" in out and "they agree\n" in out
+    assert ("what():" in out) or ("GGML_ASSERT" in out and "wait4" not in out)
+    assert main([*line, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["agrees"] is True and answer["refused"]["predicted"] == kind and answer["figures"] == []
+    # it starts after all
+    assert main([*line[:-1], fit_params(tmp_path), "--check"]) == 1
+    assert "they differ" in capsys.readouterr().out
+
+
+def test_a_refusal_that_is_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = (("--version", VERSION), ("--list-devices", DEVICES))
+    said = "echo 'error: invalid argument: -ncffn' >&2; exit 1"
+    program = script(tmp_path / "llama-fit-params", *cases, otherwise=said)
+    assert main([*LINE, "--program", program]) == 2
+    err = capsys.readouterr().err
+    assert "no figures: 'error: invalid argument: -ncffn'; memplan predicts that it starts" in err
+
+
+def test_weights_that_the_cpu_repacks_are_in_neither(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # what llama.cpp v0.5.0 says without a GPU
+    program = fit_params(tmp_path, "Host 8393 75 268 ")
+    line = ["verify", "deepseek-v4-flash:antirez-q4", "-c", "4096", "-np", "1", "--no-gpu", "--program", program]
+    assert main([*line, "--check"]) == 0
+    assert "148,608 MiB of weights that the CPU repacks are in neither" in capsys.readouterr().out
+    assert main([*line[:-1], fit_params(tmp_path, "Host 12393 75 268 ")]) == 0
+    assert "depends on the CPU: memplan follows AVX2" in capsys.readouterr().out
+
+
+def test_the_program_that_has_all_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = (("--version", VERSION), ("serve --list-devices", DEVICES), ("--fit-print on", FIGURES))
+    llama = script(tmp_path / "llama", *cases)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for program in ([], ["--program", llama]):
+        assert main([*LINE, *program, "--check"]) == 0
+        assert capsys.readouterr().out.startswith("llama b11200 beside memplan for v0.5.0\n")
+    called = (tmp_path / "llama.calls").read_text().splitlines()[-1].split()
+    assert called[0] == "fit-params" and called[-2:] == ["--fit-print", "on"]
+    other = script(tmp_path / "llama", ("--version", "llama 1.0, a farm simulator"))
+    with pytest.raises(ProgramError, match="neither llama-fit-params nor llama-server"):
+        find_measurer("")
+    assert find_measurer(other) == other
+
+
 def test_unified_slots_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "deepseek-v4-flash", "-c", "4096", "--program", fit_params(tmp_path)]) == 0
     assert "has no --kv-unified" in capsys.readouterr().out

@@ -55,6 +55,8 @@ def test_everything_that_a_log_shows() -> None:
 def test_the_command_line_in_a_log() -> None:
     (load,) = loads("user@host:~$ ./llama-server -m 'my model.gguf' -ot \"blk\\.1\\.=CPU\" \\\n" + GOOD)
     assert load.command == ("llama-server", "-m", "my model.gguf", "-ot", "blk\\.1\\.=CPU")
+    (load,) = loads("$ llama serve -m flash.gguf -ngl 99\nllama_model_load: error loading model: x\n")
+    assert load.command == ("llama-server", "-m", "flash.gguf", "-ngl", "99")
     assert split_command("-ot blk\\.(1|2)\\.x=CPU") == ["-ot", "blk\\.(1|2)\\.x=CPU"]
     assert split_command("-p 'oh") == ["-p", "'oh"]
 

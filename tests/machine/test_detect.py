@@ -151,6 +151,17 @@ def test_a_llama_server_that_is_none(tmp_path: Path) -> None:
 
 
 @needs_sh
+def test_the_program_that_has_all_the_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = "Available devices:\n  CUDA0: NVIDIA GeForce RTX 3090 (24268 MiB, 23868 MiB free)"
+    version = "version: 0.5.0 (build 11200, commit 5f0c)"
+    cases = f"--version) echo '{version}';; 'serve --list-devices') echo '{listed}';; *) exit 1;;"
+    script(tmp_path / "llama", f'case "$*" in {cases} esac')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    machine = detect(root=machine_root(tmp_path))
+    assert machine.source.endswith("/llama serve --list-devices") and len(machine.rig.gpus) == 1
+
+
+@needs_sh
 def test_one_on_path_that_fails_is_passed_over(tmp_path: Path, nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path / "llama-server", "exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
