@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from memplan.cli import terminal
 from memplan.cli.options import read_options
 from memplan.errors import FlagError, RigError
 
@@ -113,7 +115,12 @@ def _lines(machine: Detected) -> list[str]:
         about = f"  {description}" + (f", compute capability {capability}" if capability else "")
         lines.append(f"{name:8}{total:>10}{free:>10}{about}".rstrip())
     lines.append(f"from {machine.source}" if found["gpus"] else f"no GPU found: {machine.source}")
-    return [*lines, *(f"- {note}" for note in machine.notes)]
+    width = terminal.width()
+    for note in machine.notes:
+        lines += textwrap.wrap(
+            f"- {note}", width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )  # fmt: skip
+    return lines
 
 
 def _capability(gpu: Gpu) -> str | None:

@@ -10,8 +10,14 @@ from memplan.machine.drivers import amd_gpus, nvidia_gpus
 from memplan.machine.host import host_memory
 from memplan.machine.llama_server import command_of, find_all_in_one, find_program, list_devices
 
-NOBODY = "no llama-server on PATH, no NVIDIA driver seen through nvidia-ml-py, no AMD GPU in sysfs"
-"""Who was asked, for a message."""
+NOBODY = "no NVIDIA driver seen through nvidia-ml-py, no AMD GPU in sysfs"
+"""Who was asked beside llama-server, for a message."""
+
+WHAT_TO_DO = (
+    'name GPUs with --gpu, as in --gpu "2*RTX 3090" (they need not be here), or have them asked: with --server FILE, the'
+    " llama-server that will run, or by NVIDIA's driver (pip install 'memplan[nvml]'); --no-gpu is the host alone"
+)
+"""The note for a machine whose GPUs nobody sees."""
 
 
 def detect(server: str = "", root: Path = Path("/")) -> Detected:
@@ -21,21 +27,25 @@ def detect(server: str = "", root: Path = Path("/")) -> Detected:
     """
     host = host_memory(root)
     notes: list[str] = []
+    server_says = "no llama-server on PATH"
     program = find_program("llama-server", server) or find_all_in_one()
     if program is not None:
         try:
             found = list_devices(program)
             if found or server:
-                return detected(found, " ".join([*command_of(program, "llama-server"), "--list-devices"]), host, notes)
-            notes.append(f"{program} has no GPU backend, or sees no GPU")
+                source = " ".join([*command_of(program, "llama-server"), "--list-devices"])
+                return detected(found, source, host, notes if found else [*notes, WHAT_TO_DO])
+            server_says = f"{program} has no GPU backend, or sees no GPU"
+            notes.append(server_says)
         except ProgramError as error:
             if server:
                 raise
-            notes.append(f"llama-server was passed over: {error}")
+            server_says = f"llama-server was passed over: {error}"
+            notes.append(server_says)
     gpus, about = nvidia_gpus(host)
     if gpus:
         return detected(gpus, "NVML", host, notes + about)
     gpus = amd_gpus(root)
     if gpus:
         return detected(gpus, "AMD sysfs", host, notes)
-    return detected([], NOBODY, host, notes + about)
+    return detected([], f"{server_says}, {NOBODY}", host, [*about, WHAT_TO_DO])

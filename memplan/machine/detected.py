@@ -13,7 +13,9 @@ ASSUMED_CAPABILITY: Final = (8, 6)
 """For a GPU whose compute capability nobody says; the note about it says so."""
 
 _UNIFIED: Final = re.compile(
-    r"\b(GB10|Orin|Thor|Xavier|Jetson|Tegra|Apple|Strix|Radeon 8\d\d0S|Radeon [78]\d\dM|Iris|Arc Graphics)\b",
+    r"\b(GB10|Orin|Thor|Xavier|Jetson|Tegra|Apple|Strix|Radeon 8\d\d0S|Radeon [678]\d\dM|Iris|Arc Graphics|UHD Graphics"
+    r"|Radeon(?:\(TM\))? (?:Vega \d+ )?Graphics)\b"
+    r"|RADV (?:RAVEN|RENOIR|VANGOGH|REMBRANDT|RAPHAEL|MENDOCINO|PHOENIX|HAWK|STRIX|KRACKAN|GFX1103|GFX115)",
     re.IGNORECASE,
 )
 

@@ -59,7 +59,9 @@ def test_a_rig_file(tmp_path: Path, engine: Engine, capsys: pytest.CaptureFixtur
 
 def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices"]) == 0
-    assert "no GPU found: no llama-server on PATH" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "no GPU found: no llama-server on PATH" in out
+    assert "- name GPUs with --gpu" in out and "--server FILE" in out and "memplan[nvml]" in out
     assert main(["estimate", "deepseek-v4-flash"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1

@@ -151,6 +151,42 @@ def test_a_llama_server_that_is_none(tmp_path: Path) -> None:
 
 
 @needs_sh
+@pytest.mark.parametrize(
+    ("body", "said"), [("echo 'Available devices:\n  (none)'", "sees no GPU"), ("exit 1", "passed over")]
+)
+def test_a_machine_without_a_gpu(
+    body: str, said: str, tmp_path: Path, nvml: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml(error=True)
+    script(tmp_path / "llama-server", body)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    machine = detect(root=machine_root(tmp_path))
+    assert machine.rig.gpus == () and said in machine.source and "on PATH" not in machine.source
+    assert machine.notes[-1].startswith("name GPUs with --gpu")
+    if body != "exit 1":
+        assert detect(str(tmp_path / "llama-server"), machine_root(tmp_path / "other")).notes[-1] == machine.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("description", "unified"),
+    [
+        ("AMD Radeon Graphics (RADV PHOENIX)", True),
+        ("AMD Ryzen 7 7700X (RADV RAPHAEL_MENDOCINO)", True),
+        ("AMD Radeon(TM) Graphics", True),
+        ("AMD Radeon 780M Graphics (RADV GFX1103_R1)", True),
+        ("Intel(R) UHD Graphics 770 (ADL-S GT1)", True),
+        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", False),
+        ("AMD Radeon RX 6800M", False),
+        ("Intel(R) Arc(TM) A770 Graphics (DG2)", False),
+        ("NVIDIA GeForce RTX 3090", False),
+    ],
+)
+def test_gpus_that_share_the_hosts_memory_by_their_names(description: str, unified: bool) -> None:
+    (gpu,) = parse_devices(f"Available devices:\n  Vulkan0: {description} (24560 MiB, 24000 MiB free)\n")
+    assert (gpu.description, gpu.unified, gpu.gpu().integrated) == (description, unified, unified)
+
+
+@needs_sh
 def test_the_program_that_has_all_the_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = "Available devices:\n  CUDA0: NVIDIA GeForce RTX 3090 (24268 MiB, 23868 MiB free)"
     version = "version: 0.5.0 (build 11200, commit 5f0c)"
