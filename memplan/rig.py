@@ -15,7 +15,8 @@ from memplan.errors import RigError, shown
 from memplan.infile import open_input
 
 MAX_GPUS: Final = 16
-"""``llama_max_devices()`` and ``GGML_CUDA_MAX_DEVICES``."""
+"""``llama_max_devices()`` and ``GGML_CUDA_MAX_DEVICES``: more abort. The scheduler's 16 backends are these and the CPU
+(``GGML_SCHED_MAX_BACKENDS``), so that one of 16 stays idle."""
 
 MIB: Final = 1 << 20
 
@@ -201,14 +202,18 @@ def _spelled(backend: str) -> str:
 def check_count(count: int) -> int:
     """``count`` of a kind of GPU, if llama.cpp can hold as many. Raises RigError."""
     if not 1 <= count <= MAX_GPUS:
-        raise RigError(f"{count} GPUs; llama.cpp takes 1 to {MAX_GPUS}")
+        raise RigError(_too_many(count))
     return count
+
+
+def _too_many(count: int) -> str:
+    return f"{count} GPUs: llama.cpp starts with 1 to {MAX_GPUS}, and a model takes at most {MAX_GPUS - 1} of them"
 
 
 def check_gpus(gpus: list[Gpu]) -> tuple[Gpu, ...]:
     """All of a rig's GPUs in device order, if llama.cpp can hold them together. Raises RigError."""
     if len(gpus) > MAX_GPUS:
-        raise RigError(f"{len(gpus)} GPUs in all; llama.cpp takes at most {MAX_GPUS}")
+        raise RigError(_too_many(len(gpus)))
     return in_device_order(tuple(gpus))
 
 

@@ -92,6 +92,32 @@ class Attempt:
     def _any(self) -> None:
         every = self.ledger.kinds
         self._refine(Kinds(every, every), [0] * len(self.before), enough=True)
+        if self.found is None:
+            self._bare()
+
+    def _bare(self) -> None:
+        """Every expert on the host, and room spread evenly: this fits where anything does."""
+        ledger = self.ledger
+        bare = Cutter(replace(ledger, experts=((),) * ledger.n_items), self.search.setting.bandwidths)
+        none = Kinds(_NOTHING, _NOTHING)
+        computes = [0] * len(self.before)
+        for _ in range(ROUNDS):
+            rooms = [before - compute for before, compute in zip(self.before, computes, strict=True)]
+            cut = bare.cut(rooms, none, self.firsts)
+            low, high = 0, max(rooms)
+            while cut is not None and high - low > BALANCE:
+                middle = (low + high) // 2
+                wider = bare.cut([room - middle for room in rooms], none, (cut.layout.first,))
+                low, high, cut = (low, middle, cut) if wider is None else (middle, high, wider)
+            if cut is None:
+                return
+            first = cut.layout.first
+            host = frozenset(name for layer in ledger.experts[first:] for e in layer for name in e.names)
+            layout = replace(cut.layout, host=host, no_op_offload=self.no_op_offload)
+            answer = self._ask(layout)
+            if answer.refused is not None or self._take(layout, answer) or self._computes(answer) == computes:
+                return
+            computes = self._computes(answer)
 
     def with_weights(self, least: int, computes: Sequence[int]) -> Candidate | None:
         """The best that fits with about ``least`` bytes of weights on GPUs; ``computes``: a guess, rather too small."""

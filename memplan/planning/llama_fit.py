@@ -22,7 +22,7 @@ from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, gpu_weights, leaves_margins
 from memplan.result import Estimate
 
-MOST_ESTIMATES: Final = 64
+MOST_ESTIMATES: Final = 48
 """A replay that takes more is given up: ``--fit`` itself may then not end."""
 
 LUCK: Final = 64 << 20
@@ -260,6 +260,8 @@ class _Replay:
                 else:
                     high, mem_high = test, mem
                 delta = high[i].layers - self.shares[i].layers
+            if i and self.mem[0] > self.targets[0]:
+                raise _GaveUp  # copies of experts alone are too large for the first GPU
         return False
 
     def _step(self, delta: int, i: int, mem_high: Sequence[int]) -> int:
