@@ -322,6 +322,7 @@ class Question:
                 path=header.name,
                 bytes=sum(t.nbytes for t in header.tensors.values()),
                 parameters=sum(t.elements for t in header.tensors.values()),
+                n_ctx_train=self.model.hparams.n_ctx_train,
             ),
             llama=self.release.name,
             flags=self.flags,

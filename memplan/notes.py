@@ -25,10 +25,21 @@ def settings_notes(estimate: Estimate, use: WeightUse = AS_PLACED) -> tuple[str,
     """
     if estimate.refused:
         return ()
-    notes = [*use.idle, _slots(estimate), _pipeline(estimate), _offload(estimate) if use.copied else ""]
-    notes += [_disabled(estimate), _without(estimate), _main_gpu(estimate)]
+    notes = [*use.idle, context_note(estimate), _slots(estimate), _pipeline(estimate)]
+    notes += [_offload(estimate) if use.copied else "", _disabled(estimate), _without(estimate), _main_gpu(estimate)]
     notes += [_split(estimate), _fit(estimate), _mapped(estimate), _host(estimate), _unified(estimate)]
     return tuple(note for note in notes if note)
+
+
+def context_note(estimate: Estimate) -> str:
+    """That a sequence has more context than the model knows; empty when it has not (``llama_context``, v0.5.0)."""
+    trained = estimate.model.n_ctx_train
+    if estimate.refused or not trained or estimate.n_ctx_seq <= trained:
+        return ""
+    said = f"more context than the {trained} tokens that the model was trained for"
+    if estimate.flags.app == "cli":
+        return f"{said}: what it answers beyond them is worth little"
+    return f"{said}: memory is taken for all of it, and llama-server uses {trained} a slot"
 
 
 def path_notes(paths: Paths, release: Release) -> tuple[str, ...]:

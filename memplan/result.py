@@ -90,6 +90,8 @@ class ModelSummary:
     """Its tensors, without padding."""
     parameters: int
     """Elements of all tensors."""
+    n_ctx_train: int = 0
+    """Tokens of a sequence that the model was trained for (``llama_model_n_ctx_train``); 0 when that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

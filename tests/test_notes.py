@@ -5,8 +5,9 @@ from dataclasses import replace
 from memplan.backends.devices import Rig
 from memplan.llama.override_use import WeightUse
 from memplan.notes import AS_PLACED, settings_notes
+from memplan.output.sweep import closing_notes
 from memplan.result import Estimate
-from tests.estimates import REFUSAL, RIG, TOO_MUCH, made_up
+from tests.estimates import MODEL, REFUSAL, RIG, TOO_MUCH, made_up
 
 COPIED = WeightUse(copied=True)
 
@@ -74,3 +75,15 @@ def test_weights_mapped_on_the_host() -> None:
 
 def test_a_refusal_has_none() -> None:
     assert settings_notes(made_up("-c 4096", refused=REFUSAL)) == ()
+
+
+def test_more_context_than_the_model_was_trained_for() -> None:
+    known = replace(made_up("-c 2097152 -np 1"), model=replace(MODEL, n_ctx_train=1048576))
+    assert noted(known) == (
+        "more context than the 1048576 tokens that the model was trained for: memory is taken for all of it, and"
+        " llama-server uses 1048576 a slot"
+    )
+    assert noted(replace(known, n_ctx_seq=1048576)) == ""
+    assert noted(replace(known, refused=REFUSAL)) == ""
+    assert "is worth little" in noted(replace(known, flags=replace(known.flags, app="cli")))
+    assert closing_notes([known, made_up(), known]).count(noted(known)) == 1

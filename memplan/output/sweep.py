@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
+from memplan.notes import context_note
 from memplan.output.columns import Cell, column_lines
 from memplan.output.json import estimate_object
 from memplan.output.words import host_notes, mib, model_line, printable, to_text
@@ -228,7 +229,8 @@ def _beyond(found: Largest) -> str:
 
 
 def closing_notes(estimates: Iterable[Estimate]) -> list[str]:
-    """What is not checked, and why some of it is not exact, each reason once."""
+    """What is not checked, what is asked of the model, and why some of it is not exact, each reason once."""
     estimates = list(estimates)
     reasons = dict.fromkeys(e.approximate for e in estimates if e.approximate)
-    return host_notes(estimates) + [f"not exact: {why}" for why in reasons]
+    contexts = dict.fromkeys(note for e in estimates if (note := context_note(e)))
+    return [*host_notes(estimates), *contexts, *(f"not exact: {why}" for why in reasons)]
