@@ -8,7 +8,6 @@ ranges sends the whole file: it is read as far as the header goes, then the conn
 from __future__ import annotations
 
 import http.client
-import re
 import socket
 import ssl
 import time
@@ -19,12 +18,15 @@ from urllib import error, request
 from urllib.parse import SplitResult, urlsplit
 
 from memplan.errors import RemoteError
+from memplan.gguf.http_words import content_range, number, reason, retry_after
 
 _CHUNK: Final = 256 << 10
 _LARGEST_WINDOW: Final = 16 << 20
 _PROGRESS: Final = 64 << 10
 _RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_WAIT: Final = 10.0
+_PATIENCE: Final = 60.0
+"""Seconds that a server may ask to be left alone; who asks for more is not asked again."""
 _LARGEST_PAGE: Final = 64 << 20
 
 
@@ -182,9 +184,9 @@ class RemoteFile:
         if self.etag and etag and etag != self.etag:
             raise RemoteError(f"{self.name}: changed on the server while it was read; try again")
         self.etag = etag
-        length = _number(response.headers.get("Content-Length"))
+        length = number(response.headers.get("Content-Length"))
         if status == 206:
-            start, self.size = _content_range(response.headers.get("Content-Range"), self.name)
+            start, self.size = content_range(response.headers.get("Content-Range"), self.name)
             if start != self.position:
                 raise RemoteError(f"{self.name}: byte {self.position} was asked for, the server sends byte {start}")
             self._left = self._window if length is None else min(length, self._window)
@@ -216,7 +218,7 @@ class RemoteFile:
         try:
             data: bytes = self._response.read1(wanted)
         except (OSError, http.client.HTTPException, ValueError) as e:
-            raise _Failed(_reason(e)) from None
+            raise _Failed(reason(e)) from None
         if self._left is not None:
             if not data:
                 raise _Failed("the connection was closed early")
@@ -264,8 +266,8 @@ def _whole(response: Any, policy: Policy, name: str) -> bytes:
             if time.monotonic() > ends:
                 raise _Failed("the answer takes too long")
     except (OSError, http.client.HTTPException, ValueError) as e:
-        raise _Failed(_reason(e)) from None
-    length = _number(response.headers.get("Content-Length"))
+        raise _Failed(reason(e)) from None
+    length = number(response.headers.get("Content-Length"))
     if length is not None and len(data) < length:
         raise _Failed("the connection was closed early")
     return bytes(data)
@@ -296,9 +298,9 @@ def _open(
             raise RemoteError(f"{name}: the server's certificate is not trusted: {why.verify_message}") from None
         if isinstance(why, socket.gaierror) and why.errno == socket.EAI_NONAME:
             raise Unreachable(f"{name}: there is no host of that name; check the address, or the connection") from None
-        raise _Failed(_reason(why)) from None
+        raise _Failed(reason(why)) from None
     except (OSError, http.client.HTTPException, ValueError) as e:
-        raise _Failed(_reason(e)) from None
+        raise _Failed(reason(e)) from None
     encoding = response.headers.get("Content-Encoding") or "identity"
     if encoding.lower() != "identity":
         response.close()
@@ -317,8 +319,10 @@ def _refuse(e: error.HTTPError, name: str, with_token: bool) -> None:
         raise RemoteError(f"{name}: not found on the server ({e.code}); check owner, repository and file name")
     said = f"the server answers {e.code} {''.join(c for c in str(e.reason)[:60] if c.isprintable())}".rstrip()
     if e.code in _RETRIED:
-        wait = _number(e.headers.get("Retry-After") if e.headers else None)
-        raise _Failed(said, float(wait or 0))
+        wait = retry_after(e.headers.get("Retry-After") if e.headers else None)
+        if wait > _PATIENCE:
+            raise Unreachable(f"{name}: {said} and asks to be left alone for {wait:,.0f} s; try later")
+        raise _Failed(said, wait)
     if 300 <= e.code < 400:
         circle = "infinite loop" in str(e.msg)
         said = "the server redirects in a circle" if circle else "the server redirects to what is not followed"
@@ -363,30 +367,6 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _content_range(text: str | None, name: str) -> tuple[int, int | None]:
-    match = re.fullmatch(r"\s*bytes\s+([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)\s*", text or "", re.ASCII)
-    if not match:
-        raise RemoteError(f"{name}: the server sends a part of the file without saying which; download the file")
-    return int(match[1]), None if match[3] == "*" else int(match[3])
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"[0-9]{1,18}", text.strip(), re.ASCII) else None
-
-
-def _reason(e: BaseException) -> str:
-    if isinstance(e, TimeoutError | socket.timeout):
-        return "no answer in time"
-    if isinstance(e, socket.gaierror):
-        return "the host's name cannot be looked up"
-    if isinstance(e, ConnectionRefusedError):
-        return "the host refuses the connection"
-    if isinstance(e, ConnectionError | http.client.IncompleteRead):
-        return "the connection was closed early"
-    text = str(getattr(e, "strerror", None) or e or type(e).__name__)
-    return "".join(c if c.isprintable() else " " for c in text)[:120]
-
-
 def _pause(failure: _Failed, failures: int, policy: Policy) -> float:
     doubled: float = policy.backoff * 2 ** (failures - 1)
-    return min(max(doubled, failure.wait), _MAX_WAIT)
+    return max(min(doubled, _MAX_WAIT), failure.wait)

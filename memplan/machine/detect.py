@@ -14,8 +14,8 @@ NOBODY = "no NVIDIA driver seen through nvidia-ml-py, no AMD GPU in sysfs"
 """Who was asked beside llama-server, for a message."""
 
 WHAT_TO_DO = (
-    'name GPUs with --gpu, as in --gpu "2*RTX 3090" (they need not be here), or have them asked: with --server FILE, the'
-    " llama-server that will run, or by NVIDIA's driver (pip install 'memplan[nvml]'); --no-gpu is the host alone"
+    'name GPUs with --gpu, as in --gpu "2*RTX 3090" (they need not be here), or have them asked: with --server FILE,'
+    " the llama-server that will run, or by NVIDIA's driver (pip install 'memplan[nvml]'); --no-gpu is the host alone"
 )
 """The note for a machine whose GPUs nobody sees."""
 

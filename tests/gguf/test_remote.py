@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,24 @@ def test_passing_failures_are_tried_again(server: Server, code: int) -> None:
     server.failures = [status(code)] * 3
     with pytest.raises(RemoteError, match=rf"the server answers {code}.* after 3 attempts, 0 bytes read"):
         read(server, "/m.gguf")
+
+
+def test_a_server_that_asks_for_patience(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    server.files["/m.gguf"] = SMALL
+    soon = formatdate(time.time() + 30, usegmt=True)
+    server.failures = [status(429, Retry_After="2"), status(503, Retry_After=soon)]
+    assert same(read(server, "/m.gguf"))
+    assert pauses[0] == 2.0 and 25 < pauses[1] <= 30
+    server.failures = [status(429, Retry_After="nonsense"), status(429, Retry_After="-1")]
+    assert same(read(server, "/m.gguf")) and max(pauses[2:]) < 1
+    for much in ("3600", "9" * 18, formatdate(time.time() + 3600, usegmt=True)):
+        server.log.clear()
+        server.failures = [status(429, Retry_After=much)]
+        with pytest.raises(RemoteError, match=r"answers 429 .* asks to be left alone for [0-9,]+ s; try later"):
+            read(server, "/m.gguf")
+        assert len(server.log) == 1
 
 
 @pytest.mark.parametrize(
