@@ -6,9 +6,11 @@ read llama-server's ``-ctk`` as ``-c tk``.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from memplan.cli import BAD_INPUT, BROKEN_PIPE
 from memplan.cli.streams import ReaderGone, guarded
@@ -18,7 +20,7 @@ from memplan.errors import MemplanError
 def run(argv: Sequence[str] | None) -> int:
     """Run the command of ``argv``; its exit status. Lets KeyboardInterrupt through."""
     args = list(sys.argv[1:] if argv is None else argv)
-    with guarded() as stdout:
+    with guarded() as stdout, _seldom_collecting():
         try:
             status = _dispatch(args)
             stdout.flush()
@@ -33,6 +35,21 @@ def run(argv: Sequence[str] | None) -> int:
                 raise
             fault = f"{type(error).__name__}: {error}"
             return _fail(f"a fault in memplan itself: {fault}; please report it with what MEMPLAN_DEBUG=1 prints")
+
+
+NEW_OBJECTS = 100_000
+"""After so many, garbage is looked for: a few tens of MiB."""
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Graphs are thousands of objects, none of them in a cycle: to look for garbage every 700 finds nothing to free."""
+    young, *older = gc.get_threshold()
+    gc.set_threshold(max(young, NEW_OBJECTS) if young else 0, *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)
 
 
 def _dispatch(args: list[str]) -> int:
