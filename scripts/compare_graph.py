@@ -1,16 +1,20 @@
 """A graph that llama.cpp built, node by node beside memplan's: the first step with a new release.
 
-    python scripts/compare_graph.py GRAPH.jsonl[.gz] RELEASE MODEL [--without-op OP]... [-- llama-server's flags]
+    python scripts/compare_graph.py GRAPH.jsonl[.gz] RELEASE [MODEL] [--app server|cli] [--without-op OP]...
+                                    [--digest] [-- llama-server's flags]
 
-GRAPH lists every tensor of a prompt graph, one JSON object a line, nodes in the order of their computation: ``id`` (a
-number; ``L...`` for a leaf), ``name``, ``op``, ``type``, ``ne``, ``nb``, ``offset`` (of views alone) and ``src``
-(ids). Prints the nodes that differ, and exits with 1 if any does. ``--digest`` prints what the tests keep of it
-(tests/data/golden/graphs.json).
+GRAPH is what scripts/ask_llama.cpp writes: every tensor of a prompt graph, one JSON object a line, nodes in the order
+of their computation: ``id`` (a number; ``L...`` for a leaf), ``name``, ``op``, ``type``, ``ne``, ``nb``, ``flags`` (1:
+an input), of views ``view_of`` (an id) and ``offset``, and ``src`` (ids). MODEL is deepseek-v4-flash:antirez-q2 and
+the flags are ``-c 131072 -b 2048 -ub 512 -np 1 -fa on`` unless given. ``--app``: cli for every program but
+llama-server, which reserves fewer outputs; server when left out. Prints the nodes that differ, and exits with 1 if any
+does. ``--digest`` prints the line that the tests keep of a graph (tests/data/golden/graphs.json).
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import gzip
 import hashlib
 import json
@@ -21,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from memplan.backends.cuda import KNOWN_OPS
 from memplan.backends.devices import Gpu, Rig
+from memplan.errors import MemplanError
 from memplan.estimator import Question, load_model
 from memplan.ggml.tensor import FLAG_INPUT
 from memplan.llama.context import Fused
@@ -36,6 +42,9 @@ if TYPE_CHECKING:
 
 LARGE_GPU = Gpu("NVIDIA H200", 1 << 50, 1 << 50, (9, 0))
 """A GPU that takes all of any model."""
+
+FLAGS = ["-c", "131072", "-b", "2048", "-ub", "512", "-np", "1", "-fa", "on"]
+"""Those that a graph is listed with first."""
 
 BLOCK = 250
 """Nodes to a hash of a digest."""
@@ -52,9 +61,17 @@ def golden_nodes(path: Path) -> list[Node]:
     nodes = [t for t in tensors if not t["id"].startswith("L")]
     number = {t["id"]: i for i, t in enumerate(nodes)}
 
+    def copied(t: dict[str, Any]) -> bool:
+        base = by_id.get(t.get("view_of", ""))
+        if base is None:
+            return False
+        return bool(base["flags"] & FLAG_INPUT) or (
+            base["op"] == "GET_ROWS" and by_id[base["src"][0]]["name"] == "token_embd.weight"
+        )
+
     def source(id: str) -> object:
-        leaf = by_id[id]
-        return number.get(id, [leaf["type"], leaf["ne"], leaf["nb"]])
+        t = by_id[id]
+        return number[id] if id in number and not copied(t) else [t["type"], t["ne"], t["nb"]]
 
     return [
         _node(t["name"], t["op"], t["type"], t["ne"], t["nb"], t.get("offset"), map(source, t["src"])) for t in nodes
@@ -79,7 +96,8 @@ def own_nodes(graph: Graph) -> list[Node]:
 
 
 def _copied(t: Tensor) -> bool:
-    """Whether llama.cpp's scheduler put a copy in the place of ``t``: a view of what lies on the host."""
+    """Whether llama.cpp's scheduler puts a copy in the place of ``t`` where there is a GPU: a view of what the host
+    has."""
     base = t.view_src
     if base is None:
         return False
@@ -94,13 +112,18 @@ def _node(
 
 
 def build(
-    header: Header, release: str, flags: Sequence[str], without_ops: Sequence[str] = (), fused: Fused | None = None
+    header: Header,
+    release: str,
+    flags: Sequence[str],
+    without_ops: Sequence[str] = (),
+    fused: Fused | None = None,
+    app: str = "server",
 ) -> Graph:
     """The prompt graph on one large GPU; ``fused`` in place of what llama.cpp's probes would find."""
     followed, note = find_release(release)
     if note:
         print(note, file=sys.stderr)
-    parsed = parse_flags(flags, "server")
+    parsed = parse_flags(flags, app)
     model = load_model(header, parsed, followed)
     question = Question(model, parsed, Rig((LARGE_GPU,)), followed, tuple(without_ops))
     answered = question.answer()
@@ -108,6 +131,15 @@ def build(
         raise SystemExit(f"no graph: {answered.refused}")
     context = question.made[-1]
     return context.graphs.whole(context.params.prompt_batch, fused or context.fused).graph
+
+
+def known_op(text: str) -> str:
+    """An op that a GPU may refuse, by ggml's name. Raises ArgumentTypeError."""
+    op = text.upper()
+    if op not in KNOWN_OPS:
+        near = difflib.get_close_matches(op, sorted(KNOWN_OPS), n=1, cutoff=0.5)
+        raise argparse.ArgumentTypeError(f"no op is called {text}{f'; did you mean {near[0]}?' if near else ''}")
+    return op
 
 
 def differing(golden: Sequence[Node], own: Sequence[Node]) -> list[int]:
@@ -122,22 +154,17 @@ def digest(nodes: Sequence[Node]) -> dict[str, Any]:
     return {"nodes": len(nodes), "blocks": [hashlib.sha256(json.dumps(b).encode()).hexdigest()[:10] for b in blocks]}
 
 
-def main() -> int:
-    """Compare, or print a digest; the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("graph", type=Path)
-    parser.add_argument("release")
-    parser.add_argument("model", nargs="?", default="deepseek-v4-flash:antirez-q2")
-    parser.add_argument("--without-op", action="append", default=[])
-    parser.add_argument("--digest", action="store_true")
-    parser.add_argument("flags", nargs="*", metavar="-- FLAG")
-    asked = parser.parse_args()
+def compared(asked: argparse.Namespace) -> int:
+    """Compare, or print a digest; the exit status. Raises MemplanError and OSError."""
     golden = golden_nodes(asked.graph)
+    flags = asked.flags or FLAGS
+    find_release(asked.release)
     if asked.digest:
-        print(json.dumps(digest(golden)))
+        app = {} if asked.app == "server" else {"app": asked.app}
+        line = {"release": asked.release, **app, "flags": flags, "without_ops": asked.without_op, **digest(golden)}
+        print(json.dumps(line))
         return 0
-    flags = asked.flags or ["-c", "131072", "-b", "2048", "-ub", "512", "-np", "1", "-fa", "on"]
-    own = own_nodes(build(open_model(asked.model), asked.release, flags, asked.without_op))
+    own = own_nodes(build(open_model(asked.model), asked.release, flags, asked.without_op, app=asked.app))
     wrong = differing(golden, own)
     for i in wrong[:5]:
         print(f"node {i}")
@@ -145,6 +172,25 @@ def main() -> int:
         print("  memplan  ", own[i] if i < len(own) else "has none")
     print(f"{len(golden)} nodes in llama.cpp, {len(own)} in memplan, {len(wrong)} differ")
     return 1 if wrong else 0
+
+
+def main() -> int:
+    """Read the command line and answer it; the exit status, 2 for what cannot be read."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("graph", type=Path)
+    parser.add_argument("release")
+    parser.add_argument("model", nargs="?", default="deepseek-v4-flash:antirez-q2")
+    parser.add_argument("--app", choices=("server", "cli"), default="server")
+    parser.add_argument("--without-op", action="append", default=[], type=known_op)
+    parser.add_argument("--digest", action="store_true")
+    parser.add_argument("flags", nargs="*", metavar="-- FLAG")
+    try:
+        return compared(parser.parse_args())
+    except (MemplanError, OSError) as fault:
+        print(f"compare_graph: {fault}", file=sys.stderr)
+    except (ValueError, KeyError) as fault:
+        print(f"compare_graph: the graph is not as scripts/ask_llama.cpp writes it: {fault!r}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -23,7 +23,11 @@ FLAGS = ["-c", "131072", "-b", "2048", "-ub", "512", "-np", "1", "-fa", "on"]
 def test_every_node_is_llama_cpp_s(name: str) -> None:
     golden = DIGESTS[name]
     graph = build(
-        builtin_header("deepseek-v4-flash:antirez-q2"), golden["release"], golden["flags"], golden["without_ops"]
+        builtin_header("deepseek-v4-flash:antirez-q2"),
+        golden["release"],
+        golden["flags"],
+        golden["without_ops"],
+        app=golden.get("app", "server"),
     )
     found = digest(own_nodes(graph))
     assert found["nodes"] == golden["nodes"]
@@ -51,3 +55,51 @@ def test_the_script_says_which_nodes_differ(
     monkeypatch.setattr("sys.argv", ["compare_graph.py", str(WHOLE), release, "deepseek-v4-flash:antirez-q2"])
     assert compare_graph.main() == status
     assert says in capsys.readouterr().out
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *line: str) -> int:
+    monkeypatch.setattr("sys.argv", ["compare_graph.py", *line])
+    try:
+        return compare_graph.main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ((str(WHOLE), "b10068", "--without-op", "LIGHTNING_INDEXR"), "did you mean LIGHTNING_INDEXER?"),
+        ((str(WHOLE), "b1"), "build 1 is older than any"),
+        ((str(WHOLE), "b10068", "no-such-model"), "no-such-model"),
+        (("gone.jsonl", "b10068"), "gone.jsonl"),
+        ((str(GOLDEN / "graphs.json"), "b10068"), "not as scripts/ask_llama.cpp writes it"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    line: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, *line) == 2
+    assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_digest_is_the_line_that_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, str(WHOLE), "b10068", "--digest") == 0
+    assert json.loads(capsys.readouterr().out) == DIGESTS["b10068"]
+
+
+def test_a_graph_without_a_gpu_has_no_copies_and_is_the_same(tmp_path: Path) -> None:
+    """llama.cpp's CPU build lists views of inputs as sources, where a scheduler with a GPU puts copies."""
+    tensor = {"type": "f32", "ne": [4, 1, 1, 1], "nb": [4, 16, 16, 16], "flags": 0, "src": []}
+    leaf = {**tensor, "id": "L0", "name": "inp", "op": "NONE", "flags": 1}
+    view = {**tensor, "id": "0", "name": "inp (view)", "op": "VIEW", "view_of": "L0", "offset": 0, "src": ["L0"]}
+    used = {**tensor, "id": "1", "name": "used", "op": "SQRT", "src": ["0"]}
+    copy = {**leaf, "id": "L1", "name": "CUDA0#inp (view)#0", "flags": 0}
+    lists = ([leaf, view, used], [leaf, view, copy, {**used, "src": ["L1"]}])
+    nodes = []
+    for i, tensors in enumerate(lists):
+        file = tmp_path / f"{i}.jsonl"
+        file.write_text("".join(json.dumps(t) + "\n" for t in tensors))
+        nodes.append(golden_nodes(file))
+    assert nodes[0] == nodes[1]
