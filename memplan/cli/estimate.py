@@ -86,7 +86,7 @@ def advice(arguments: Arguments, asked: Asked, result: Estimate) -> str:
     gpus = asked.rig.gpus
     setting = Setting(
         asked.header, arguments.flags, asked.rig, (0,) * len(gpus), find_bandwidths(gpus), asked.llama, arguments.app,
-        asked.without_ops,
+        asked.without_ops, asked.paths,
     )  # fmt: skip
     found, plan = advise(setting, result)
     return advice_text(found, None if plan is None else plan.args, width())
@@ -135,7 +135,7 @@ def _op(name: str) -> str:
 
     near = difflib.get_close_matches(op, sorted(KNOWN_OPS), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "name one as ggml does, such as LIGHTNING_INDEXER"
-    raise FlagError(f"--without-op {shown(name)}: no GPU op is called so; {hint}")
+    raise FlagError(f"--without-op {shown(name)}: there is no such GPU op; {hint}")
 
 
 def _table(result: Estimate) -> str:

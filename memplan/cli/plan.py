@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.estimate import DOES_NOT_FIT, Asked, read_question
+from memplan.cli.estimate import DOES_NOT_FIT, PATHS, Asked, read_question
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_values import whole
 
 if TYPE_CHECKING:
+    from memplan.gguf.header import Header
     from memplan.planning.speed import Bandwidths
 
 USAGE = """\
@@ -38,8 +40,8 @@ Options:
   --host-bandwidth GB/S|KIND   as in 96 or 8xDDR4-3200; 2xDDR5-5600 by default
   -h, --help             print this
 
-  --gpu, --rig, --host-mib, --llama, --app, --without-op are those of memplan
-  estimate.
+  --gpu, --rig, --host-mib, --llama, --app, --without-op, --indexer and
+  --hyper-connections are those of memplan estimate.
 
 Examples:
   memplan plan deepseek-v4-flash --gpu "2*RTX 3090" -c 131072 -np 1
@@ -53,7 +55,7 @@ VALUES = ("--margin", "--search", "--format", "--gpu-bandwidth", "--host-bandwid
 
 def run(argv: Sequence[str]) -> int:
     """Answer ``memplan plan`` on stdout; the exit status. Raises MemplanError for bad input."""
-    arguments = parse_arguments(argv, VALUES)
+    arguments = parse_arguments(argv, (*VALUES, *PATHS))
     if arguments.help:
         sys.stdout.write(USAGE)
         return 0
@@ -73,29 +75,48 @@ def run(argv: Sequence[str]) -> int:
         llama=asked.llama,
         app=arguments.app,
         without_ops=asked.without_ops,
+        paths=asked.paths,
     )
     plan = make_plan(setting, _names(arguments))
     name = asked.header.name
-    model = name if os.path.exists(name) else None
+    model, remark = _model_file(asked.header) if style in ("sh", "ini") else (None, "")
     if style == "json":
         text = output.plan_json(plan)
     elif isinstance(plan, NoPlan):
         text = output.no_plan_text(plan, terminal.width())
     elif style == "args":
         text = output.plan_args(plan)
+        sys.stderr.writelines(f"memplan: {line}\n" for line in output.cautions(plan))
     elif style == "sh":
-        text = output.plan_script(plan, model)
+        text = output.plan_script(plan, model, remark)
     elif style == "ini":
-        text = output.plan_ini(plan, model, name)
+        text = output.plan_ini(plan, model, name, remark)
     else:
-        text = output.plan_table(
-            plan, width=terminal.width(), colour=terminal.colour(), unicode=terminal.unicode()
-        )
+        text = output.plan_table(plan, width=terminal.width(), colour=terminal.colour(), unicode=terminal.unicode())
     if isinstance(plan, NoPlan) and style not in ("json", "table"):
         sys.stderr.write(text)  # a script must not paste this
     else:
         sys.stdout.write(text)
     return DOES_NOT_FIT if isinstance(plan, NoPlan) else 0
+
+
+def _model_file(header: Header) -> tuple[str | None, str]:
+    """The file to start llama-server with, None if there is none here; and what to say of it."""
+    name = header.name
+    if not os.path.isfile(name):
+        return None, ""
+    if getattr(os.stat(name), "st_blocks", 0) * 512 < header.nbytes // 2:
+        from memplan.gguf.raw import is_header_only
+
+        with open(name, "rb") as file:
+            if is_header_only(file):
+                return (
+                    None,
+                    f"{os.path.basename(name)} is a header without weights: name the GGUF file it was made from",
+                )
+    if header.shards > 1:  # llama.cpp wants the first of them
+        name = re.sub(r"-[0-9]{5}(-of-[0-9]{5}\.gguf)$", r"-00001\1", name)
+    return name, ""
 
 
 def read_margins(arguments: Arguments, asked: Asked) -> tuple[int, ...]:

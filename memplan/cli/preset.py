@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.errors import FlagError, SourceError, shown
+from memplan.errors import FlagError, MemplanError, SourceError, shown
 from memplan.llama.flag_values import whole
 
 USAGE = """\
@@ -34,7 +34,7 @@ Examples:
   memplan preset show 2x-rtx-3090
   memplan preset --fit deepseek-v4-flash --gpu "2*RTX 3090" --projector mmproj.gguf
 
-Exit status: 0 answered, 2 bad input.
+Exit status: 0 answered, 1 nothing fits with such margins, 2 bad input.
 """
 
 VALUES = ("--projector", "--draft", "--growth", "--format")
@@ -57,8 +57,7 @@ def run(argv: Sequence[str]) -> int:
     if arguments.help:
         sys.stdout.write(USAGE)
         return 0
-    sys.stdout.write(_fit(arguments))
-    return 0
+    return _fit(arguments)
 
 
 def _list(rest: Sequence[str]) -> int:
@@ -88,10 +87,11 @@ def _show(rest: Sequence[str]) -> int:
     return 0
 
 
-def _fit(arguments: Arguments) -> str:
-    from memplan.cli.estimate import read_question
-    from memplan.output.plan import fit_ini, fit_json, fit_text
+def _fit(arguments: Arguments) -> int:
+    from memplan.cli.estimate import DOES_NOT_FIT, read_question
+    from memplan.output.fit import fit_ini, fit_json, fit_text, no_fit_text
     from memplan.planning.fit import GROWTH_MIB, Extra, fit_preset
+    from memplan.planning.plan import Plan
     from memplan.planning.setting import Setting
     from memplan.planning.speed import find_bandwidths
 
@@ -110,7 +110,12 @@ def _fit(arguments: Arguments) -> str:
         asked.without_ops,
     )  # fmt: skip
     preset = fit_preset(setting, extra)
-    return {"args": fit_text, "ini": fit_ini, "json": fit_json}[style](preset)
+    fits = isinstance(preset.plan, Plan)
+    if fits or style == "json":
+        sys.stdout.write({"args": fit_text, "ini": fit_ini, "json": fit_json}[style](preset))
+    else:
+        sys.stderr.write(no_fit_text(preset, terminal.width()))
+    return 0 if fits else DOES_NOT_FIT
 
 
 def _mib(arguments: Arguments, option: str, default: int) -> int:
@@ -124,10 +129,13 @@ def _projector(arguments: Arguments) -> int:
         return 0
     if texts[-1].isascii() and texts[-1].isdigit():
         return _mib(arguments, "--projector", 0)
+    from memplan.models.open import open_model
+
     try:
-        size = Path(texts[-1]).stat().st_size
-    except (OSError, ValueError) as error:
-        raise SourceError(f"--projector {shown(texts[-1])}: {getattr(error, 'strerror', None) or error}") from None
-    if not size or not Path(texts[-1]).is_file():
-        raise SourceError(f"--projector {shown(texts[-1])}: {'an empty file' if not size else 'no file'}")
-    return -(-size // (1 << 20))
+        header = open_model(texts[-1])
+    except MemplanError as error:
+        raise SourceError(f"--projector: {error}") from None
+    kind = header.metadata.get("general.architecture")
+    if kind != "clip":  # tools/mtmd/clip.cpp
+        raise SourceError(f"--projector {shown(texts[-1])}: a model of {shown(str(kind))}, not a projector (clip)")
+    return -(-header.nbytes // (1 << 20))

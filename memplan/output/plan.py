@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from memplan.errors import FlagError, shown
 from memplan.llama.flags import arity, read_flags
+from memplan.notes import context_note
 
 if TYPE_CHECKING:
     from memplan.planning.advice import Advice
-    from memplan.planning.fit import FitPreset
     from memplan.planning.nearest import Change
     from memplan.planning.plan import NoPlan, Plan
 
@@ -67,18 +67,21 @@ def plan_args(plan: Plan) -> str:
     )
 
 
-def plan_script(plan: Plan, model: str | None) -> str:
-    """A shell script that starts the server; without a ``model`` it asks for one in the environment."""
+def plan_script(plan: Plan, model: str | None, remark: str = "") -> str:
+    """A shell script that starts the server; without a ``model`` it asks for one in the environment.
+
+    ``remark``: what to say of the model.
+    """
     program = f"llama-{plan.estimate.flags.app}"
     lines = [f"{program} -m " + ('"${MODEL:?set it to the GGUF file}"' if model is None else shlex.quote(model))]
     lines += ["  " + " ".join(shlex.quote(w) for w in pair if w is not None) for pair in merged(plan.fixed, plan.args)]
-    comments = "".join(f"# {line}\n" for line in summary(plan))
+    comments = "".join(f"# {line}\n" for line in [*summary(plan), *filter(None, [remark])])
     return f"#!/bin/sh\n{comments}exec " + " \\\n".join(lines) + ' \\\n  "$@"\n'
 
 
-def plan_ini(plan: Plan, model: str | None, name: str) -> str:
-    """A section of a file for llama-server's ``--models-preset``, with its comment."""
-    comments = "".join(f"; {line}\n" for line in summary(plan))
+def plan_ini(plan: Plan, model: str | None, name: str, remark: str = "") -> str:
+    """A section of a file for llama-server's ``--models-preset``, with its comment; ``remark``: of the model."""
+    comments = "".join(f"; {line}\n" for line in [*summary(plan), *filter(None, [remark])])
     return f"version = 1\n\n{comments}{ini_section(plan, section_name(name), model)}"
 
 
@@ -113,7 +116,7 @@ def section_name(model: str) -> str:
 
 
 def summary(plan: Plan) -> list[str]:
-    """What a script or a preset should say about itself: made for what, predicted bytes a device."""
+    """What a script or a preset should say about itself: made for what, predicted bytes a device, what to beware of."""
     estimate = plan.estimate
     lines = [f"llama.cpp {estimate.llama}, {'predicted' if estimate.exact else 'predicted approximately'}:"]
     for device in estimate.devices:
@@ -123,7 +126,16 @@ def summary(plan: Plan) -> list[str]:
         )
     host = estimate.host
     lines.append(f"host: model {host.model}, context {host.context}, compute {host.compute} bytes")
-    return lines
+    return lines + cautions(plan)
+
+
+def cautions(plan: Plan) -> list[str]:
+    """What must be known even by who asks for flags alone: why figures are not exact, a context beyond the model's."""
+    from memplan.output.words import printable
+
+    approximate = plan.estimate.approximate
+    said = [f"not exact: {approximate}" if approximate else "", context_note(plan.estimate)]
+    return [printable(line) for line in said if line]
 
 
 def plan_object(plan: Plan | NoPlan) -> dict[str, Any]:
@@ -263,30 +275,3 @@ def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int 
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{-(-size // MIB)} MiB"
-
-
-def fit_text(preset: FitPreset) -> str:
-    """Flags for ``--fit`` in one line, with comments on what speaks for and against them."""
-    comments = [f"--fit-target: {'; '.join(preset.reasons)}", *preset.warnings]
-    return "".join(f"# {line}\n" for line in comments) + " ".join(preset.args) + "\n"
-
-
-def fit_ini(preset: FitPreset) -> str:
-    """The same as keys of a preset."""
-    comments = [f"fit-target: {'; '.join(preset.reasons)}", *preset.warnings]
-    pairs = zip(preset.args[::2], preset.args[1::2], strict=True)
-    lines = [*(f"; {line.replace(';', ',')}" for line in comments), *(f"{flag[2:]} = {value}" for flag, value in pairs)]
-    return "\n".join(lines) + "\n"
-
-
-def fit_json(preset: FitPreset) -> str:
-    """The same as a JSON object, with the plan to use in its place."""
-    found = {
-        "args": list(preset.args),
-        "fit_target_mib": list(preset.targets),
-        "fit_ctx": preset.fit_ctx,
-        "reasons": list(preset.reasons),
-        "warnings": list(preset.warnings),
-        "plan": plan_object(preset.plan),
-    }
-    return json.dumps(found, indent=2) + "\n"

@@ -30,7 +30,7 @@ class Search:
         check_devices(self.flags, setting.rig)
         release = setting.llama if isinstance(setting.llama, Release) else find_release(setting.llama)[0]
         model = load_model(setting.header, self.flags)
-        self.question = Question(model, self.flags, setting.rig, release, setting.without_ops)
+        self.question = Question(model, self.flags, setting.rig, release, setting.without_ops, paths=setting.paths)
         self.refused: Refusal | None = None
         self.host_is_short = False
         self.estimates = 0
@@ -44,7 +44,7 @@ class Search:
         if known is None:
             s = self.setting
             flags = parse_flags([*s.argv, *key], s.app)
-            known = self._known[key] = estimate(s.header, flags, s.rig, s.llama, s.without_ops)
+            known = self._known[key] = estimate(s.header, flags, s.rig, s.llama, s.without_ops, s.paths)
             self.estimates += 1
             if known.refused is not None:
                 self.refused = known.refused

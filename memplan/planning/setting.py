@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from memplan.backends.devices import Rig
 from memplan.gguf.header import Header
+from memplan.llama.context import AS_RELEASED, Paths
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths
 from memplan.releases import Release
@@ -18,6 +19,7 @@ class Setting:
     """The question: a model, what the user fixed, a rig, and what must stay free.
 
     ``argv``: llama-server's flags.  ``margins``: bytes to leave on each of the rig's GPUs.  ``llama``: the release.
+    ``paths``: fused ops that are asked for or ruled out.
     """
 
     header: Header
@@ -28,6 +30,7 @@ class Setting:
     llama: str | Release = "latest"
     app: str = "server"
     without_ops: tuple[str, ...] = ()
+    paths: Paths = AS_RELEASED
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from memplan.cli import main
+from memplan.gguf.header import TensorInfo
+from memplan.gguf.raw import assemble, key_entry, tensor_entries
+from memplan.gguf.types import F16
 from memplan.llama.flags import parse_flags
 
 FLASH = ["plan", "deepseek-v4-flash", "--gpu", "2*RTX 3090", "-c", "65536", "-np", "1"]
@@ -87,6 +90,49 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("Usage: memplan")
 
 
+@pytest.mark.parametrize("style", ["sh", "args", "ini"])
+def test_scripts_hold_nothing_when_nothing_fits(style: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["plan", "deepseek-v4-flash", "--gpu", "RTX 3060:12288:1500", "-c", "65536", "-np", "1"]
+    assert main([*line, "--format", style]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "CUDA0 is 395 MiB short of its margin" in err
+    assert "fits: -ngl 0 --no-op-offload" in err
+
+
+@pytest.mark.parametrize("style", ["sh", "args", "ini"])
+def test_scripts_say_what_is_not_exact(style: str, capsys: pytest.CaptureFixture[str]) -> None:
+    big = ["plan", "deepseek-v4-flash", "--gpu", "2*RTX PRO 6000", "-c", "2097152", "-np", "1", "--llama", "b10300"]
+    assert main([*big, "--format", style]) == 0
+    out, err = capsys.readouterr()
+    said = err if style == "args" else out
+    assert "not exact: llama.cpp build 10300 is not modelled" in said
+    assert "more context than the 1048576 tokens" in said
+    assert (err == "") == (style != "args")
+    assert all(line[:1] in "#;" for line in out.splitlines() if "not exact" in line)
+
+
+def test_indexers_are_taken_as_by_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FLASH, "--indexer", "unfused", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert any(note.startswith("--indexer unfused") for note in found["estimate"]["notes"])
+    asked = ["estimate", *FLASH[1:], "--indexer", "unfused", "--json", *found["args"]]
+    assert main(asked) == 0
+    assert json.loads(capsys.readouterr().out)["buffers"] == found["estimate"]["buffers"]
+    assert main([*FLASH, "--hyper-connections", "blue"]) == 2
+
+
+@pytest.mark.parametrize("style", ["sh", "ini"])
+def test_a_header_is_no_model_to_start(style: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = str(tmp_path / "header.gguf")
+    assert main(["header", "deepseek-v4-flash", "-o", header]) == 0
+    capsys.readouterr()
+    assert main(["plan", header, *FLASH[2:], "--format", style]) == 0
+    out = capsys.readouterr().out
+    assert "header.gguf is a header without weights" in out
+    assert header not in out
+
+
 def test_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["preset", "list"]) == 0
     assert "2x-rtx-3090" in capsys.readouterr().out
@@ -107,6 +153,33 @@ def test_margins_for_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["fit_target_mib"] == [768]
 
 
+def test_margins_for_fit_with_which_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3060:12288:1500", "-c", "65536", "-np", "1"]
+    for style in ("args", "ini"):
+        assert main([*line, "--format", style]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("with --fit-target 768 (256 MiB for CUDA kernels loaded later")
+        assert "nothing fits" in err
+    assert main([*line, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["args"] is None
+
+
+def test_a_projector_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX PRO 6000", "-c", "65536", "-np", "1", "--projector"]
+    model = str(tmp_path / "model.gguf")
+    assert main(["header", "deepseek-v4-flash", "-o", model]) == 0
+    capsys.readouterr()
+    assert main([*line, model]) == 2
+    assert "'deepseek4', not a projector" in capsys.readouterr().err
+    projector = tmp_path / "mmproj.gguf"
+    keys = [key_entry("general.architecture", "str", "clip")]
+    tensors, _ = tensor_entries([TensorInfo("v.patch_embd.weight", (1024, 1024, 100), F16, 0)], 32)
+    projector.write_bytes(assemble(3, keys, tensors, 32))
+    assert main([*line, str(projector)]) == 0
+    assert "--fit-target 1480 " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -115,6 +188,7 @@ def test_margins_for_fit(capsys: pytest.CaptureFixture[str]) -> None:
         ["preset", "show", "nonsense"],
         ["preset", "list", "x"],
         ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--projector", "/nowhere/at/all.gguf"],
+        ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--projector", __file__],
         ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--format", "sh"],
     ],
 )
