@@ -38,8 +38,8 @@ def write_atomically(path: Path, data: bytes, size: int | None = None, mode: int
 class Kind:
     """A kind of file that memplan writes.
 
-    ``name``: for messages, as in "no rig file".  ``is_own``: whether an open file is one of these as memplan writes
-    them, so that another may take its place. It may raise OSError, ValueError and MemplanError for what is none.
+    ``name``: for messages, as in "is not a rig file".  ``is_own``: whether an open file is one of these as memplan
+    writes them, so that another may take its place. It may raise OSError, ValueError and MemplanError.
     """
 
     name: str
@@ -54,11 +54,11 @@ def check_output(path: str, kind: Kind, inputs: Iterable[str] = (), *, force: bo
     Raises OutputError, in one line.
     """
     if path == "-":
-        raise OutputError("'-': what is written is a file, not stdout; name one, ./- if it is to be called so")
+        raise OutputError("'-': a file is written, not stdout; give its name (./- for one that is called -)")
     try:
         target = Path(os.path.realpath(path))
         if not path or path.endswith(("/", os.sep)) or (target.exists() and not target.is_file()):
-            raise OutputError(f"{shown(path)}: is no regular file; give the name of a file to write")
+            raise OutputError(f"{shown(path)}: is not a regular file; give the name of a file to write")
         if target.exists():
             for name in inputs:
                 if os.path.exists(name) and os.path.samefile(name, target):
@@ -97,10 +97,10 @@ def _check_replaceable(target: Path, path: str, kind: Kind, force: bool) -> None
             return
         if start == b"GGUF" and not (force and _header_only(file)):
             raise OutputError(
-                f"{shown(path)}: a model stands there, which is not replaced; give another name, or remove it"
+                f"{shown(path)}: a model is there already, and is never replaced; give another name, or remove it"
             )
     if not force:
-        raise OutputError(f"{shown(path)}: is there already and no {kind.name}; give another name, or --force")
+        raise OutputError(f"{shown(path)}: exists and is not a {kind.name}; give another name, or --force")
 
 
 def _holds(kind: Kind, file: BinaryIO) -> bool:

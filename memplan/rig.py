@@ -23,6 +23,10 @@ MIB: Final = 1 << 20
 BACKEND_NAMES: Final = {"cuda": CUDA, "vulkan": VULKAN, "metal": METAL, "mtl": METAL, "rocm": ROCM, "sycl": SYCL}
 """Backends by the names that a spec or a rig file may give them, lower case."""
 
+MIN_BANDWIDTH: Final = 0.01
+MAX_BANDWIDTH: Final = 1e6
+"""GB/s that a memory's peak may be: time is bytes divided by it."""
+
 _MAX_MIB: Final = 1 << 30
 _MAX_FILE: Final = 1 << 20
 _MIN_CAPABILITY: Final = 5  # ggml/src/ggml-cuda/CMakeLists.txt: CMAKE_CUDA_ARCHITECTURES
@@ -91,7 +95,7 @@ def share_host(gpus: tuple[Gpu, ...]) -> bool:
 
 def load_rig(path: str | Path) -> Rig:
     """The rig in a TOML or JSON file: ``gpus`` (name, total_mib, free_mib, compute_capability, count, backend,
-    integrated, rpc), ``host_mib`` and ``unified``.
+    integrated, rpc, bandwidth_gb_s), ``host_mib``, ``host_bandwidth_gb_s`` and ``unified``.
 
     Raises RigError, naming the file and the field, when it cannot be read or is not such a file.
     """
@@ -105,7 +109,7 @@ def load_rig(path: str | Path) -> Rig:
         reason = getattr(error, "strerror", None) or str(error)
         raise RigError(f"rig file {name}: {reason}") from None
     if len(data) > _MAX_FILE:
-        raise RigError(f"rig file {name}: larger than {_MAX_FILE} bytes, this is no rig file")
+        raise RigError(f"rig file {name}: larger than {_MAX_FILE} bytes, so not a rig file")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -222,6 +226,13 @@ def check_mib(field: str, mib: int, low: int = 1) -> int:
     if not low <= mib <= _MAX_MIB:
         raise RigError(f"{field}: {mib} MiB, must be from {low} to {_MAX_MIB}")
     return mib * MIB
+
+
+def check_bandwidth(field: str, value: float) -> float:
+    """A memory's peak in GB/s. Raises RigError for what is none."""
+    if not MIN_BANDWIDTH <= value < MAX_BANDWIDTH:
+        raise RigError(f"{field}: {value:g} GB/s, must be from {MIN_BANDWIDTH:g} to {MAX_BANDWIDTH:g}")
+    return value
 
 
 def check_capability(text: str) -> tuple[int, int]:

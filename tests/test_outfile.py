@@ -119,7 +119,7 @@ def test_a_model_is_never_written_over(kind: Kind, force: bool, data: bytes, tmp
     if data == b"damaged":
         before = before[:100]
         path.write_bytes(before)
-    with pytest.raises(OutputError, match="a model stands there"):
+    with pytest.raises(OutputError, match="a model is there already"):
         write_output(str(path), b"new", kind, force=force)
     assert path.read_bytes() == before
 
@@ -128,7 +128,7 @@ def test_a_model_is_never_written_over(kind: Kind, force: bool, data: bytes, tmp
 def test_a_header_may_be_written_over_by_another(data: bytes, size: int, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     model(path, data, size)
-    with pytest.raises(OutputError, match="a model stands there"):
+    with pytest.raises(OutputError, match="a model is there already"):
         write_output(str(path), b"rig", ANY)
     write_output(str(path), b"new", HEADER)
     assert path.read_bytes() == b"new"
@@ -154,7 +154,7 @@ def test_no_command_writes_over_a_model(tmp_path: Path, capsys: pytest.CaptureFi
         assert main(line) == 2, line
         out, err = capsys.readouterr()
         assert out == "" and err.count("\n") == 1
-        assert "file that is read" in err or "a model stands there" in err, line
+        assert "file that is read" in err or "a model is there already" in err, line
         assert [path.read_bytes() for path in paths] == before
 
 
@@ -181,7 +181,7 @@ def test_no_command_writes_over_what_it_did_not_write(
         assert main([*line, str(path)]) == 2, line
         out, err = capsys.readouterr()
         assert out == "" and err.count("\n") == 1
-        assert "--force" in err or "a model stands there" in err
+        assert "--force" in err or "a model is there already" in err
         assert path.read_bytes() == OTHERS[other]
     assert os.listdir(tmp_path) == ["f.png"]
 
@@ -211,10 +211,10 @@ def test_every_command_writes_again_over_its_own_file(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-o", "-"], "a file, not stdout"),
+        (["-o", "-"], "not stdout"),
         (["-o", "absent/f"], "no folder 'absent'"),
-        (["-o", "there/"], "no regular file"),
-        (["-o", "there"], "no regular file"),
+        (["-o", "there/"], "not a regular file"),
+        (["-o", "there"], "not a regular file"),
         (["-o", "a", "-o", "b"], "given twice"),
         (["-o", "a", "--output", "b"], "given twice"),
         (["-o"], "needs a value"),

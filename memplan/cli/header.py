@@ -66,5 +66,9 @@ def run(argv: Sequence[str]) -> int:
     header = header_file(model, access, vocabulary="--no-vocab" not in options)
     size = header.size if "--sparse" in options else None
     write_output(path, header.data, HEADER, size, inputs, force=force)
-    print(f"{path}: {len(header.data):,} bytes of header", file=sys.stderr)
+    what = f"{path}: {len(header.data):,} bytes of header"
+    if "--no-vocab" in options:
+        tokens = f"without its vocabulary of {header.tokens:,} tokens" if header.tokens else "which has no vocabulary"
+        what = f"{what}, {tokens}"
+    print(what, file=sys.stderr)
     return 0

@@ -147,6 +147,6 @@ def _whole(model: str, size: int, arguments: Arguments) -> Iterator[str]:
             write_atomically(path, made.data, made.size)
         except OSError as error:
             raise ProgramError(
-                f"a file of {made.size:,} bytes, nearly all of it a hole, cannot be made in {folder}: {error.strerror}"
+                f"a sparse file of {made.size:,} bytes cannot be made in {folder}: {error.strerror}; set TMPDIR"
             ) from None
         yield str(path)

@@ -188,7 +188,7 @@ def _start(r: ByteReader) -> int:
     if version not in (2, 3):
         mend = "convert the model again" if version < 2 else "update memplan, or check the file"
         r.fail(UnsupportedVersion, f"GGUF version {version} is not supported, 2 and 3 are", mend, 4)
-    r.kind = "the counts"
+    r.kind = "the number of tensors and keys"
     return version
 
 

@@ -84,7 +84,7 @@ def locate(model: str) -> Location:
     if slash and (quant or not path.lower().endswith(".gguf") or ".." in path.split("/") or not path.isprintable()):
         raise RemoteError(f"{shown(model)}: not the name of a .gguf file; {usage}")
     if quant and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", quant):
-        raise RemoteError(f"{shown(model)}: no file is quantised so; {usage}")
+        raise RemoteError(f"{shown(model)}: {shown(quant)} is not the name of a quantisation; {usage}")
     there = Location(model, "", hub.token, hub, f"{owner}/{repo}", revision or hub.revision, quant)
     if not path:
         return there

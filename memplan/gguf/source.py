@@ -48,7 +48,7 @@ def read_header(source: Source, name: str | None = None) -> Header:
     count = _split_count(header)
     if count > 1:
         raise MissingShard(
-            f"{header.name}: shard 1 of {count} or another, alone; give its path, the others lie beside it"
+            f"{header.name}: one of {count} shards, without the others; give its path, so that they are found beside it"
         )
     return header
 

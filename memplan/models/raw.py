@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HeaderFile:
-    """A header-only GGUF file. ``data``: its bytes.  ``size``: bytes of the same file with its tensors' data."""
+    """A header-only GGUF file. ``data``: its bytes.  ``size``: bytes of the same file with its tensors' data.
+
+    ``tokens``: how many tokens of a vocabulary the model has, in ``data`` or left out of it.
+    """
 
     data: bytes
     size: int
+    tokens: int
 
 
 def header_file(model: str, access: Access | None = None, *, vocabulary: bool = True) -> HeaderFile:
@@ -39,12 +43,17 @@ def header_file(model: str, access: Access | None = None, *, vocabulary: bool = 
     tensors, end = tensor_entries(list(header.tensors.values()), header.alignment)
     if len(raws) == 1 and vocabulary:
         data = first.data + b"\0" * (-len(first.data) % header.alignment)
-        return HeaderFile(data, len(data) + end)
+        return HeaderFile(data, len(data) + end, _tokens(header))
     keys = {key: entry for key, entry in first.keys.items() if not (len(raws) > 1 and key.startswith("split."))}
     if not vocabulary:
         keys = _without_vocabulary(header, keys)
     data = assemble(header.version, list(keys.values()), tensors, header.alignment)
-    return HeaderFile(data, len(data) + end)
+    return HeaderFile(data, len(data) + end, _tokens(header))
+
+
+def _tokens(header: Header) -> int:
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    return len(tokens) if isinstance(tokens, tuple | SkippedArray) else 0
 
 
 def model_files(model: str) -> list[str]:

@@ -175,7 +175,7 @@ def _flags(name: str, part: str) -> tuple[str, ...]:
     hint = f"did you mean {' or '.join(near)}?" if near else f"take a llama-server flag, {', '.join(WORDS)}"
     if spelt.startswith("-"):
         raise FlagError(f"--over {_cut(name)}: {unknown_flag(spelt)}")
-    raise FlagError(f"--over {shown(name)}: no axis is called so; {hint}")
+    raise FlagError(f"--over {shown(name)}: there is no such axis; {hint}")
 
 
 def _read(where: str, name: str, flags: tuple[str, ...], text: str) -> list[Value]:

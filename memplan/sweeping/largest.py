@@ -119,7 +119,7 @@ def candidates(sweeper: Sweeper, name: str) -> tuple[Axis, tuple[int, ...]]:
     for axis in sweeper.axes:
         if axis.is_called(name):
             if not axis.is_number:
-                raise FlagError(f"--max {name}: {axis.name} has values that are no numbers")
+                raise FlagError(f"--max {name}: {axis.name} has values that are not numbers")
             return axis, tuple(sorted(value for value in axis.values if isinstance(value, int)))
     header = sweeper.subject.header
     if flags and flags[0] in same_setting("-c"):

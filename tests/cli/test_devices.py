@@ -74,7 +74,7 @@ def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
         (["devices", "x"], "unexpected argument 'x'"),
         (["devices", "--jsn"], "did you mean --json"),
         (["devices", "-o"], "-o needs a value"),
-        (["devices", "-o", "/"], "no regular file"),
+        (["devices", "-o", "/"], "not a regular file"),
         (["header"], "MODEL is missing"),
         (["header", "deepseek-v4-flash"], "-o FILE"),
         (["header", "", "-o", "x"], "an empty argument"),

@@ -190,7 +190,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("estimate", MODEL, "--gpu", "RTX 3090:::1.0"), "compiled for 5.0 and above"),
     (("estimate", MODEL, *GPU, "--override-kv", "general.architecture=str:llama"), "is not modelled"),
     (("sweep", MODEL, *GPU, "--max", "ctk"), "takes no numbers"),
-    (("sweep", MODEL, *GPU, "--max", "x"), "no axis"),
+    (("sweep", MODEL, *GPU, "--max", "x"), "no such axis"),
     (("sweep", MODEL, *GPU, "--max", "ctx", "--max", "np"), "given twice"),
     (("sweep", MODEL, *GPU, "--over", "ctx=1", "--csv", "--json"), "--csv and --json"),
     (("sweep", MODEL, *GPU, "--over", "ctx=1", "--cvs"), "did you mean --csv"),

@@ -125,7 +125,7 @@ WRONG: list[tuple[str, bytes, type[errors.HeaderError], str]] = [
     ("version 4", raw([], [], 4), F.UnsupportedVersion, "update memplan"),
     ("big-endian", b"GGUF" + struct.pack(">IQQ", 3, 0, 0), F.UnsupportedByteOrder, "big-endian"),
     ("only magic", b"GGUF", F.TruncatedHeader, "the version"),
-    ("no counts", raw([], [])[:12], F.TruncatedHeader, "the counts"),
+    ("no counts", raw([], [])[:12], F.TruncatedHeader, "the number of tensors"),
     ("keys missing", raw([], [], counts=(0, 1)), F.TruncatedHeader, "1 key of 13 bytes"),
     ("tensors missing", raw([], [], counts=(5, 0)), F.TruncatedHeader, "5 tensors of 24 bytes"),
     ("key count", raw([], [], counts=(0, 2**62)), F.BadLength, "keys of 13 bytes"),

@@ -83,7 +83,7 @@ def test_addresses_of_web_pages(server: Server) -> None:
         ("hf:owner/repo/README.md", "not the name of a .gguf file"),
         ("hf:owner/repo/../../x.gguf", "not the name of a .gguf file"),
         ("hf:owner/repo/x.gguf:Q8_0", "not the name of a .gguf file"),
-        ("hf:owner/repo:Q8/0", "no file is quantised so"),
+        ("hf:owner/repo:Q8/0", "'Q8/0' is not the name of a quantisation"),
         ("hf:owner/repo/a\nb.gguf", "not the name of a .gguf file"),
         ("https://", "not an address"),
         ("http://:80/m.gguf", "not an address"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from memplan.cli import main
 from memplan.errors import SourceError, UnknownModel
 from memplan.gguf.header import SkippedArray
 from memplan.gguf.remote import Access
@@ -33,6 +34,7 @@ def test_every_byte_is_the_originals(model: Path) -> None:
 
 def test_without_its_vocabulary(model: Path) -> None:
     made = header_file(str(model), vocabulary=False)
+    assert made.tokens == 5000
     header, original = read_header(made.data), read_header(SMALL)
     assert len(made.data) < len(SMALL) // 10
     assert header.tensors == original.tensors
@@ -90,3 +92,12 @@ def _written(path: Path, data: bytes) -> str:
     path = path.with_name("written.gguf")
     path.write_bytes(data)
     return str(path)
+
+
+def test_what_no_vocab_did_is_said(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, said in ((str(model), "without its vocabulary of"), ("deepseek-v4-flash", "which has no vocabulary")):
+        assert main(["header", name, "--no-vocab", "-o", str(tmp_path / "h.gguf")]) == 0
+        out, err = capsys.readouterr()
+        assert out == "" and said in err
+        assert main(["header", name, "-o", str(tmp_path / "h.gguf")]) == 0
+        assert "vocabulary" not in capsys.readouterr().err

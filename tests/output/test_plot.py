@@ -171,7 +171,7 @@ def test_paths_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for path, error, said in [
         (str(tmp_path / "a.gif"), FlagError, "ends in .png, .svg, .pdf"),
         (str(tmp_path), FlagError, "ends in"),
-        (str(tmp_path / "folder.png"), OutputError, "is no regular file"),
+        (str(tmp_path / "folder.png"), OutputError, "is not a regular file"),
         (str(tmp_path / "nowhere" / "a.png"), OutputError, "no folder"),
         ("", FlagError, "ends in"),
     ]:
