@@ -64,7 +64,9 @@ def run(argv: Sequence[str]) -> int:
     machine = detect(server)
     if path is not None:
         if not machine.rig.gpus and machine.rig.host_total is None:
-            raise RigError(f"nothing is known of this machine ({machine.source}): no rig file; write one, as in examples/")
+            raise RigError(
+                f"nothing is known of this machine ({machine.source}): no rig file; write one, as in examples/"
+            )
         from memplan.outfile import write_output
         from memplan.rig_file import RIG, write_rig
 
