@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+from dataclasses import replace
 from typing import Any, BinaryIO, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,6 +16,7 @@ from memplan.outfile import Kind
 from memplan.rig import (
     MIB,
     check_backend,
+    check_bandwidth,
     check_capability,
     check_count,
     check_gpus,
@@ -34,7 +36,7 @@ class GpuEntry(BaseModel):
     """One kind of GPU, ``count`` times in a row; what is left out is the known card's.
 
     ``backend``: ``CUDA``, ``Vulkan`` or ``Metal``.  ``rpc``: ``HOST:PORT`` of the server that has it;
-    ``name`` is then the card that the server has, or any other name.
+    ``name`` is then the card that the server has, or any other name.  ``bandwidth_gb_s``: its memory's peak, for plans.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -47,9 +49,16 @@ class GpuEntry(BaseModel):
     backend: str = ""
     integrated: bool | None = None
     rpc: str | None = None
+    bandwidth_gb_s: float | None = None
 
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs. Raises RigError."""
+        if self.bandwidth_gb_s is None:
+            return self._gpus()
+        peak = check_bandwidth("bandwidth_gb_s", self.bandwidth_gb_s)
+        return tuple(replace(gpu, bandwidth=peak) for gpu in self._gpus())
+
+    def _gpus(self) -> tuple[Gpu, ...]:
         total = None if self.total_mib is None else check_mib("total_mib", self.total_mib)
         free = None if self.free_mib is None else check_mib("free_mib", self.free_mib, 0)
         capability = None if self.compute_capability is None else check_capability(str(self.compute_capability))
@@ -73,6 +82,7 @@ class RigEntry(BaseModel):
     gpus: list[GpuEntry] = []
     host_mib: int | None = None
     unified: bool | None = None
+    host_bandwidth_gb_s: float | None = None
 
 
 def parse_rig(text: str, *, json: bool) -> Rig:
@@ -98,7 +108,13 @@ def parse_rig(text: str, *, json: bool) -> Rig:
             raise RigError(f"gpus[{i}] {shown(kind.name)}: {error}") from None
     host = None if entry.host_mib is None else check_mib("host_mib", entry.host_mib)
     checked = check_gpus(gpus)
-    return Rig(checked, host, share_host(checked) if entry.unified is None else entry.unified)
+    peak = entry.host_bandwidth_gb_s
+    return Rig(
+        checked,
+        host,
+        share_host(checked) if entry.unified is None else entry.unified,
+        None if peak is None else check_bandwidth("host_bandwidth_gb_s", peak),
+    )
 
 
 def write_rig(rig: Rig, *, json: bool, about: str = "") -> str:
@@ -113,6 +129,8 @@ def write_rig(rig: Rig, *, json: bool, about: str = "") -> str:
     top: dict[str, Any] = {} if rig.host_total is None else {"host_mib": rig.host_total // MIB}
     if rig.unified:
         top["unified"] = True
+    if rig.host_bandwidth is not None:
+        top["host_bandwidth_gb_s"] = rig.host_bandwidth
     if json:
         return json_module.dumps({**top, "gpus": entries}, indent=2) + "\n"
     # a JSON string is a TOML one: what both escape is escaped alike
@@ -146,6 +164,8 @@ def _entry(gpu: Gpu, count: int) -> dict[str, Any]:
         "total_mib": gpu.total // MIB,
         "free_mib": gpu.free // MIB,
     }
+    if gpu.bandwidth is not None:
+        entry["bandwidth_gb_s"] = gpu.bandwidth
     if gpu.compute_capability is not None:
         entry["compute_capability"] = "{}.{}".format(*gpu.compute_capability)
     if gpu.backend == RPC:
@@ -181,7 +201,7 @@ _KINDS = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "int_parsing_size": "is too large a number",
-    "float_type": "must be a number or text, as in 8.6",
+    "float_type": "must be a number",
     "bool_type": "must be true or false",
     "list_type": "must be a list",
 }
@@ -193,6 +213,8 @@ def _why_wrong(kind: str, location: tuple[int | str, ...]) -> str:
     keys = ", ".join(entry.model_fields)
     if kind == "extra_forbidden":
         return f"there is no such key; those of {'a GPU' if entry is GpuEntry else 'a rig'} are {keys}"
+    if kind == "float_type" and "compute_capability" in location:
+        return "must be a number or text, as in 8.6"
     return _KINDS.get(kind, f"must be a table with some of {keys}")
 
 

@@ -9,6 +9,7 @@ from memplan.backends.cards import suggest
 from memplan.backends.devices import Gpu
 from memplan.errors import RigError
 from memplan.rig import load_rig, parse_gpu_spec, parse_gpus
+from memplan.rig_file import parse_rig, write_rig
 
 MIB = 1 << 20
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -162,9 +163,9 @@ def test_a_file_without_a_name() -> None:
         ("gpus = []\ngpus = []", "not TOML"),
         ("gpus = [1]", "gpus[0]: must be a table with some of name, total_mib"),
         ('{"gpus": ["RTX 3090"]}', "gpus[0]: must be a table"),
-        ("{\"gpus\": {}}", "gpus: must be a list"),
+        ('{"gpus": {}}', "gpus: must be a list"),
         ('unified = "yes"', "unified: must be true or false"),
-        ('[[gpus]]\nname = 3090', "gpus[0].name: must be text"),
+        ("[[gpus]]\nname = 3090", "gpus[0].name: must be text"),
         ('[[gpus]]\nname = "RTX 3090"\ncompute_capability = []', "compute_capability: must be a number or text"),
         ('[[gpus]]\nname = "RTX 3090"\ncount = 1.5', "gpus[0].count: must be a whole number"),
         ('[[gpus]]\nname = "RTX 3090"\ncount = 99999999999999999999', "99999999999999999999 GPUs"),
@@ -194,3 +195,36 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b" " * (1 << 21))
     with pytest.raises(RigError, match="larger than"):
         load_rig(tmp_path / "large")
+
+
+def test_bandwidths_of_a_rig_file(tmp_path: Path) -> None:
+    file = tmp_path / "rig.toml"
+    file.write_text("""host_bandwidth_gb_s = 204.8
+[[gpus]]
+name = "RTX 3090"
+count = 2
+bandwidth_gb_s = 900
+[[gpus]]
+name = "RTX 3060"
+""")
+    rig = load_rig(file)
+    assert [gpu.bandwidth for gpu in rig.gpus] == [900.0, 900.0, None]
+    assert rig.host_bandwidth == 204.8
+    for json in (True, False):
+        assert parse_rig(write_rig(rig, json=json), json=json) == rig
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("host_bandwidth_gb_s = 0", "host_bandwidth_gb_s: 0 GB/s, must be from 0.01 to 1e+06"),
+        ("host_bandwidth_gb_s = nan", "host_bandwidth_gb_s: nan GB/s"),
+        ('host_bandwidth_gb_s = "2xDDR5"', "host_bandwidth_gb_s: must be a number"),
+        ('[[gpus]]\nname = "RTX 3090"\nbandwidth_gb_s = -5', "gpus[0] 'RTX 3090': bandwidth_gb_s: -5 GB/s"),
+        ('[[gpus]]\nname = "RTX 3090"\nbandwidth_gb_s = true', "gpus[0].bandwidth_gb_s: must be a number"),
+    ],
+)
+def test_bandwidths_that_are_none(text: str, said: str) -> None:
+    with pytest.raises(RigError) as caught:
+        parse_rig(text, json=False)
+    assert said in str(caught.value)

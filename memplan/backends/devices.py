@@ -28,6 +28,7 @@ class Gpu:
     before anything is loaded. ``compute_capability``: (8, 6); None where there is none, but a CUDA device has one.
     ``backend``: the prefix of its device name: ``CUDA``, ``Vulkan``, ``MTL``, ``RPC``. ``integrated``: whether it is to
     llama.cpp a GPU without memory of its own. ``endpoint``: ``HOST:PORT`` of the server that has it (RPC).
+    ``bandwidth``: its memory's peak, GB/s, where that was given: plans rank placements by it.
     """
 
     description: str
@@ -37,6 +38,7 @@ class Gpu:
     backend: str = CUDA
     integrated: bool = False
     endpoint: str = ""
+    bandwidth: float | None = None
 
     def __post_init__(self) -> None:
         if self.total <= 0 or not 0 <= self.free <= self.total:
@@ -64,11 +66,15 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """The GPUs in device order, the host's memory in bytes if it is known, and whether both are one memory."""
+    """The GPUs in device order, the host's memory in bytes if it is known, and whether both are one memory.
+
+    ``host_bandwidth``: the host's memory's peak, GB/s, where that was given.
+    """
 
     gpus: tuple[Gpu, ...]
     host_total: int | None = None
     unified: bool = False
+    host_bandwidth: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -138,7 +138,8 @@ def _bandwidths(arguments: Arguments, asked: Asked) -> Bandwidths:
 
     texts = arguments.own.get("--gpu-bandwidth", ())
     given = [bandwidth("--gpu-bandwidth", part) for part in texts[-1].split(",")] if texts else []
-    return find_bandwidths(asked.rig.gpus, given, arguments.own.get("--host-bandwidth", (None,))[-1])
+    host = arguments.own.get("--host-bandwidth", (asked.rig.host_bandwidth,))[-1]
+    return find_bandwidths(asked.rig.gpus, given, host)
 
 
 def _names(arguments: Arguments) -> list[str]:

@@ -15,6 +15,7 @@ from memplan.backends.cards import find_card
 from memplan.backends.devices import Gpu
 from memplan.backends.other_cards import find_other
 from memplan.errors import FlagError, shown
+from memplan.rig import MAX_BANDWIDTH, MIN_BANDWIDTH
 
 GPU_SHARE = 0.75
 """Share of a card's peak bandwidth that reading weights reaches."""
@@ -41,7 +42,6 @@ _PEAK = {
 """Peak bandwidth of the known cards, GB/s, from their makers' data sheets; of two versions the slower."""
 
 _UNKNOWN_GPU = 500.0
-_SLOWEST, _FASTEST = 0.01, 1e6
 _MEMORY = re.compile(r"(?:([0-9]{1,2})\s*[x*]\s*)?(?:LP)?DDR([345])X?-([0-9]{3,5})", re.IGNORECASE)
 
 
@@ -62,8 +62,9 @@ class Bandwidths:
         return nbytes / (self.host * HOST_SHARE * 1e6)
 
 
-def find_bandwidths(gpus: Sequence[Gpu], given: Sequence[float] = (), host: str | None = None) -> Bandwidths:
-    """The bandwidths of a rig: those ``given`` (one for all GPUs or one each), the known cards', or a middling guess.
+def find_bandwidths(gpus: Sequence[Gpu], given: Sequence[float] = (), host: str | float | None = None) -> Bandwidths:
+    """The bandwidths of a rig: those ``given`` (one for all GPUs or one each), the GPUs' own where a rig file has
+    them, the known cards', or a middling guess.
 
     ``host``: GB/s, or a kind of memory such as ``8xDDR4-3200``. Raises FlagError.
     """
@@ -75,7 +76,7 @@ def find_bandwidths(gpus: Sequence[Gpu], given: Sequence[float] = (), host: str 
         if given:
             values.append(given[i if len(given) > 1 else 0])
             continue
-        known = card_bandwidth(gpu.description)
+        known = gpu.bandwidth or card_bandwidth(gpu.description)
         if known is None:
             assumed.append(f"{gpu.description}: {_UNKNOWN_GPU:.0f} GB/s, since its card is not known")
         values.append(known or _UNKNOWN_GPU)
@@ -83,7 +84,8 @@ def find_bandwidths(gpus: Sequence[Gpu], given: Sequence[float] = (), host: str 
         assumed.append(f"host memory: {DEFAULT_HOST} ({host_bandwidth(DEFAULT_HOST):.0f} GB/s)")
     assumed.append(f"{GPU_SHARE:.0%} of a GPU's and {HOST_SHARE:.0%} of the host's bandwidth reached")
     assumed.append(f"{SPLIT_MS} ms a change of device; caches and arithmetic left out")
-    return Bandwidths(tuple(values), host_bandwidth(host or DEFAULT_HOST), tuple(dict.fromkeys(assumed)))
+    peak = host if isinstance(host, (int, float)) else host_bandwidth(host or DEFAULT_HOST)
+    return Bandwidths(tuple(values), float(peak), tuple(dict.fromkeys(assumed)))
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +104,7 @@ def host_bandwidth(text: str) -> float:
     kind = _MEMORY.fullmatch(text.strip())
     if kind:
         value = int(kind[1] or 2) * int(kind[3]) * 8 / 1000
-        if not _SLOWEST <= value < _FASTEST:
+        if not MIN_BANDWIDTH <= value < MAX_BANDWIDTH:
             raise FlagError(f"--host-bandwidth {shown(text)}: is {value:g} GB/s; must be {wanted}")
         return value
     return bandwidth("--host-bandwidth", text, wanted)
@@ -114,6 +116,6 @@ def bandwidth(flag: str, text: str, wanted: str = "GB/s") -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not _SLOWEST <= value < _FASTEST:
+    if not MIN_BANDWIDTH <= value < MAX_BANDWIDTH:
         raise FlagError(f"{flag} {shown(text)}: must be {wanted}")
     return value

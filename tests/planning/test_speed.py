@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memplan.backends.cards import CARDS
@@ -34,6 +36,10 @@ def test_what_is_not_given_is_looked_up_or_assumed_and_said() -> None:
     assert given.gpus == (700.0, 700.0)
     assert not any("DDR" in text for text in given.assumed)
     assert given.gpu_ms(0, 700e6 * GPU_SHARE) == pytest.approx(1.0)
+    own = find_bandwidths([replace(gpu, bandwidth=800.0) for gpu in gpus], host=150)
+    assert own.gpus == (800.0, 800.0)
+    assert own.host == 150.0
+    assert find_bandwidths([replace(gpus[0], bandwidth=800.0)], [700.0]).gpus == (700.0,)
     with pytest.raises(FlagError, match="3 values for 2 GPUs"):
         find_bandwidths(gpus, [1.0, 2.0, 3.0])
 
