@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from memplan.llama.flags import Flags, parse_flags
     from memplan.llama.refusals import Refusal
     from memplan.models.open import open_model as read_model
+    from memplan.planning.api import plan
+    from memplan.planning.nearest import Change
+    from memplan.planning.plan import NoPlan, Plan, Share
     from memplan.releases import RELEASES, Release, find_release
     from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
     from memplan.rig import load_rig, parse_gpus
@@ -67,6 +70,7 @@ __all__ = [
     "BadTensorShape",
     "BadValue",
     "BufferUse",
+    "Change",
     "DeviceUse",
     "DuplicateKey",
     "DuplicateTensor",
@@ -87,7 +91,9 @@ __all__ = [
     "MissingTensor",
     "ModelError",
     "ModelSummary",
+    "NoPlan",
     "OutputError",
+    "Plan",
     "ProgramError",
     "Refusal",
     "Release",
@@ -96,6 +102,7 @@ __all__ = [
     "RigError",
     "ShardError",
     "ShardMismatch",
+    "Share",
     "SourceError",
     "Sweep",
     "SweepPoint",
@@ -116,6 +123,7 @@ __all__ = [
     "load_rig",
     "parse_flags",
     "parse_gpus",
+    "plan",
     "read_model",
     "sweep",
 ]
@@ -129,6 +137,9 @@ _HOMES = {
     "memplan.gguf.types": ("GGMLType",),
     "memplan.llama.flags": ("Flags", "parse_flags"),
     "memplan.llama.refusals": ("Refusal",),
+    "memplan.planning.api": ("plan",),
+    "memplan.planning.nearest": ("Change",),
+    "memplan.planning.plan": ("NoPlan", "Plan", "Share"),
     "memplan.releases": ("RELEASES", "Release", "find_release"),
     "memplan.result": ("BufferUse", "DeviceUse", "Estimate", "HostUse", "ModelSummary"),
     "memplan.rig": ("load_rig", "parse_gpus"),
