@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from memplan.output.plan import ini_section, summary
 from memplan.planning.plan import NoPlan, Plan
@@ -33,9 +33,17 @@ def preset_text(file: PresetFile, release: Release, sections: Sequence[Section])
             text += f"\n; {name}: {plan.why}\n"
             text += "".join(f";   {change.change} fits\n" for change in plan.nearest)
             continue
-        comments = [*summary(plan), f"about {plan.token_ms:.0f} ms a token, by bandwidth alone"]
+        comments = [*summary(plan), f"about {plan.token_ms:.0f} ms a token, by bandwidth alone", *_traded(plan)]
         text += "\n" + "".join(f"; {line}\n" for line in comments) + ini_section(plan, name, None)
     return text
+
+
+def _traded(plan: Plan) -> Iterator[str]:
+    """Layers on the host, and what would spare them."""
+    layers = plan.shares[-1].layers if plan.shares else None
+    if layers is not None:
+        yield f"the first {layers[1]} layers are on the host, caches and all"
+        yield from (f"  {change.change} has every layer on a GPU" for change in plan.nearest)
 
 
 def section_title(file: PresetFile, n_ctx: int, slots: int) -> str:

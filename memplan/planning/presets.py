@@ -71,7 +71,17 @@ MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Models, and the rigs that there are files for."""
 
-SETTINGS: tuple[tuple[int, int], ...] = ((32768, 1), (131072, 1), (131072, 4), (262144, 1), (524288, 4))
+SETTINGS: tuple[tuple[int, int], ...] = (
+    (32768, 1),
+    (65536, 1),
+    (65536, 4),
+    (131072, 1),
+    (131072, 4),
+    (262144, 1),
+    (262144, 2),
+    (524288, 4),
+    (1048576, 1),
+)
 """Tokens of context in all and slots, a section each."""
 
 UBATCH = 512
