@@ -9,7 +9,7 @@ from typing import Final
 
 from memplan.backends.devices import Rig
 from memplan.diagnosing.answers import Answers
-from memplan.diagnosing.causes import Cause, from_memory, from_words, on_host
+from memplan.diagnosing.causes import Cause, from_memory, from_words, label, on_host
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.diagnosing.matching import (
     Seen,
@@ -26,11 +26,12 @@ from memplan.diagnosing.rigs import other_gpus, rig_of
 from memplan.errors import MemplanError, UnknownRelease
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags, check_devices, parse_flags
-from memplan.releases import FORKS, LATEST, Release, find_release
+from memplan.releases import FORKS, LATEST, RELEASES, Release, find_release
 from memplan.result import Estimate
 
 _MIB: Final = 1 << 20
 _CUDA: Final = re.compile(r"CUDA\d{1,3}")
+_NO_BUILD: Final = "the log does not say which build it was"
 _NO_FLAGS: Final = frozenset({"nothing-wrong", "cut-off", "unknown", "no-such-file", "incomplete-file"})
 """Causes that no flags mend."""
 
@@ -176,7 +177,7 @@ class _Work:
     def _release(self) -> tuple[Release | None, str]:
         text = self.asked.llama or (f"b{self.load.build}" if self.load.build else self.load.version)
         if not text:
-            self.notes.append(f"the log does not say which build it was: taken as {LATEST.name}; --llama names another")
+            self.notes.append(f"{_NO_BUILD}: taken as {LATEST.name}; --llama names another")
             return LATEST, LATEST.name
         try:
             release, note = find_release(text)
@@ -237,20 +238,32 @@ class _Work:
         return predicted
 
     def _fork(self, predicted: Estimate) -> Estimate:
-        """A fork says that it is the build it was made from; its figures give it away."""
+        """A fork says that it is the build it was made from, and some logs name no build: figures give them away."""
         rows = _rows(self.load, predicted)
-        if self.release is None or self.asked.llama or not rows or all(row.agrees for row in rows):
+        if self.release is None or self.asked.llama or not rows:
             return predicted
-        for fork in FORKS:
-            if fork.build != self.release.build:
-                continue
-            again = self._estimate(self.seen.argv, fork)
+        if all(row.agrees for row in rows) and self._same_graph(predicted):
+            return predicted
+        named = self.load.build is not None or bool(self.load.version)
+        others = [*reversed(RELEASES), *FORKS]
+        for other in [fork for fork in FORKS if fork.build == self.release.build] if named else others:
+            again = self._estimate(self.seen.argv, other)
             found = _rows(self.load, again) if again is not None else ()
-            if again is not None and found and all(row.agrees for row in found if row.part == "compute"):
-                self.release, self.release_name = fork, fork.name
-                self.notes.append(f"by its figures this is the fork {fork.name}, made from build {fork.build}")
+            counted = [row for row in found if row.part == "compute" or not named]
+            if again is None or not found or not all(row.agrees for row in counted):
+                continue
+            if named or self._same_graph(again):
+                what = f"the fork {other.name}, made from build {other.build}" if other in FORKS else label(other)
+                self.release, self.release_name = other, other.name
+                if not named:
+                    self.notes = [note for note in self.notes if not note.startswith(_NO_BUILD)]
+                self.notes.append(f"{'' if named else f'{_NO_BUILD}: '}by its figures this is {what}")
                 return again
         return predicted
+
+    def _same_graph(self, predicted: Estimate) -> bool:
+        """Whether the log counts as many nodes, if it counts them."""
+        return self.load.nodes is None or not self.load.nodes[0] or self.load.nodes == predicted.nodes
 
     def _ask(self, flags: Flags, release: Release) -> Estimate:
         if self.header is None or self.rig is None:

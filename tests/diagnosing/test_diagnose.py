@@ -109,6 +109,25 @@ def test_mends_are_tried() -> None:
     assert all(mend.left >= 128 * MIB for mend in diagnosis("r8-one-card-short").mends)
 
 
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [
+        ("r4-unfused-512000", "b9988"),
+        ("r31-four-slots", "lid-cuda"),
+        ("good-b10068-crlf", "b10068"),
+        ("good-v0.5.0", "v0.5.0"),
+    ],
+)
+def test_a_build_that_the_log_does_not_say_is_found_by_its_figures(name: str, release: str) -> None:
+    lines = [line for line in text(name).splitlines() if "print_info: build" not in line]
+    (load,) = loads("\n".join(lines))
+    found = diagnose(load)
+    assert load.build is None and not load.version
+    assert (found.release, found.agrees) == (release, True)
+    assert [note for note in found.notes if "which build it was" in note]
+    assert found.cause.kind == diagnosis(name).cause.kind
+
+
 REPORTED = ["r2-five-gpus", "r4-unfused-512000", "r5-large-ubatch", "r8-one-card-short", "r13-cpu-moe-fit"]
 REPORTED += ["r14-quantised-caches", "r31-four-slots"]
 
