@@ -133,6 +133,8 @@ class MetalBackend(RuledBackend):
         own = dict(_RULES)
         if other_backends(release).metal_fused:
             own |= _FUSED
+        if not other_backends(release).metal_concat_quantized:
+            own["CONCAT"] = _concat_unquantised
         super().__init__(name, MetalBuffer(name, gpu, release), own, without_ops)
 
     def offload_op(self, t: Tensor) -> bool:
@@ -156,6 +158,10 @@ def _concat(t: Tensor) -> bool:
     if any(s.type is not t.type for s in t.src):
         return False
     return t.type in LEGACY or t.type.block_size == 1
+
+
+def _concat_unquantised(t: Tensor) -> bool:
+    return not t.type.is_quantized and _concat(t)
 
 
 def _binary(t: Tensor) -> bool:

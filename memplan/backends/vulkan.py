@@ -16,7 +16,7 @@ from memplan.backends import ruled
 from memplan.backends.buffers import HostBuffer
 from memplan.backends.ruled import CACHED, GLU_KINDS, HALVES, SMALL_BITS, Rule, RuledBackend, rules
 from memplan.ggml.backend import BufferType
-from memplan.gguf.types import BF16, BY_NAME, F16, F32, I32, I64
+from memplan.gguf.types import BF16, BY_NAME, F16, F32, I32, I64, IQ4_NL
 from memplan.releases.other_backends import other_backends
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ APPROXIMATE = (
     "Vulkan: the order in which it computes (graph_optimize) is not modelled, and its driver's alignments and a limit"
     " of 4 GiB a tensor are assumed"
 )
+
+_TOP_K_LIMIT = 1024  # there was a shader for each power of two below num_topk_pipelines = 11
 
 _UNARY_KINDS = ruled.names(
     "EXP EXPM1 ELU GELU GELU_ERF GELU_QUICK SILU RELU XIELU NEG TANH SIGMOID HARDSIGMOID HARDSWISH ABS SOFTPLUS STEP "
@@ -91,7 +93,14 @@ class VulkanBackend(RuledBackend):
 
     def __init__(self, name: str, gpu: Gpu, release: Release, without_ops: frozenset[str] = frozenset()) -> None:
         own = dict(_RULES)
-        if other_backends(release).vulkan_fused:
+        switches = other_backends(release)
+        if not switches.vulkan_concat_quantized:
+            own["CONCAT"] = _concat_unquantised
+        if not switches.vulkan_attends_iq4_nl:
+            own["FLASH_ATTN_EXT"] = _flash_attn_ext_without_iq4_nl
+        if not switches.vulkan_large_top_k:
+            own["TOP_K"] = _small_top_k
+        if switches.vulkan_fused:
             own["LIGHTNING_INDEXER"] = _lightning_indexer
             own["DSV4_HC_COMB"] = ruled.all_f32
             own["DSV4_HC_PRE"] = partial(_hyper_connection, source=0)
@@ -145,6 +154,10 @@ def _flash_attn_ext(t: Tensor) -> bool:
     return not params.get("sinks") or t.src[-1].type is F32
 
 
+def _flash_attn_ext_without_iq4_nl(t: Tensor) -> bool:
+    return _flash_attn_ext(t) and IQ4_NL not in (t.src[1].type, t.src[2].type)
+
+
 def _get_rows(t: Tensor) -> bool:
     return t.src[0].type in _MATRIX_TYPES or t.src[0].type is I32
 
@@ -177,6 +190,10 @@ def _sorted(t: Tensor) -> bool:
     return t.is_contiguous and t.src[0].is_contiguous
 
 
+def _small_top_k(t: Tensor) -> bool:
+    return _sorted(t) and t.ne[0] < _TOP_K_LIMIT
+
+
 def _set(t: Tensor) -> bool:
     return t.type in (F32, I32) and t.src[0].type is t.type and t.src[1].type is t.type
 
@@ -188,6 +205,10 @@ def _concat(t: Tensor) -> bool:
     if not type.is_quantized:
         return type.type_size in (1, 2, 4, 8)
     return t.is_contiguous_rows and all(s.is_contiguous_rows for s in t.src)
+
+
+def _concat_unquantised(t: Tensor) -> bool:
+    return not t.type.is_quantized and _concat(t)
 
 
 def _soft_max(t: Tensor) -> bool:
@@ -211,7 +232,8 @@ def _lightning_indexer(t: Tensor) -> bool:
     q, k = t.src[0], t.src[1]
     if k.type not in CACHED or q.ne[0] != 128 or len(t.src) < 4:
         return False
-    return all(s.nb[0] == s.type.type_size and not any(n % s.type.type_size for n in s.nb[1:]) for s in t.src)
+    of = (*t.src, t)
+    return all(s.nb[0] == s.type.type_size and not any(n % s.type.type_size for n in s.nb[1:]) for s in of)
 
 
 def _hyper_connection(t: Tensor, source: int) -> bool:
@@ -229,7 +251,8 @@ _RULES: dict[str, Rule] = {
     **rules("ARGSORT TOP_K", _sorted),
     **rules("SUM SUM_ROWS MEAN CUMSUM", _sum_rows),
     **rules("NORM L2_NORM", _norm),
-    **rules("ARANGE FILL", _of_halves),
+    "ARANGE": lambda t: t.type is F32,
+    "FILL": _of_halves,
     "ACC": ruled.all_f32,
     "ADD_ID": lambda t: t.type is F32 and t.src[0].type is F32 and t.src[1].type is F32 and t.src[2].type is I32,
     "CONCAT": _concat,

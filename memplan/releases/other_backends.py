@@ -34,6 +34,19 @@ class OtherBackends:
     metal_expert_scales: bool
     """Metal's products of experts keep room for scaling factors (same function)."""
 
+    metal_concat_quantized: bool
+    """Metal joins quantised tensors, as the keys of a quantised cache are (ggml-metal-device.m:
+    ggml_metal_device_supports_op)."""
+
+    vulkan_concat_quantized: bool
+    """So does Vulkan (ggml-vulkan.cpp: ggml_vk_concat_supported)."""
+
+    vulkan_attends_iq4_nl: bool
+    """Vulkan's flash attention takes an iq4_nl cache (ggml-vulkan.cpp: ggml_backend_vk_device_supports_op)."""
+
+    vulkan_large_top_k: bool
+    """Vulkan's TOP_K takes 1024 and more; before, less alone (same function)."""
+
     vulkan_fused: bool
     """Vulkan has the lightning indexer and the hyper-connections (ggml-vulkan.cpp:
     ggml_backend_vk_device_supports_op)."""
@@ -51,14 +64,26 @@ _OLDEST = OtherBackends(
     metal_attention_f16_copies=False,
     metal_attention_indices=False,
     metal_expert_scales=False,
+    metal_concat_quantized=False,
+    vulkan_concat_quantized=False,
+    vulkan_attends_iq4_nl=False,
+    vulkan_large_top_k=False,
     vulkan_fused=False,
     rpc_events=False,
     rpc_asks=FLASH_ATTENTION,
 )
 
-_FUSED_ON_METAL = replace(_OLDEST, metal_fused=True)
+_FUSED_ON_METAL = replace(_OLDEST, metal_fused=True, vulkan_concat_quantized=True, vulkan_attends_iq4_nl=True)
 _F16_COPIES = replace(_FUSED_ON_METAL, metal_attention_f16_copies=True)
-_V0_4_0 = replace(_F16_COPIES, metal_attention_indices=True, vulkan_fused=True, rpc_events=True, rpc_asks=MAY_EXPAND)
+_V0_4_0 = replace(
+    _F16_COPIES,
+    metal_attention_indices=True,
+    metal_concat_quantized=True,
+    vulkan_large_top_k=True,
+    vulkan_fused=True,
+    rpc_events=True,
+    rpc_asks=MAY_EXPAND,
+)
 _V0_5_0 = replace(_V0_4_0, metal_expert_scales=True)
 
 SINCE: tuple[tuple[int, OtherBackends], ...] = (

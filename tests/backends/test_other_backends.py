@@ -14,8 +14,9 @@ from memplan.backends.rpc import RpcBackend
 from memplan.backends.vulkan import MAX_BLOCK, MAX_TENSOR, VulkanBackend
 from memplan.errors import FlagError, RigError
 from memplan.estimator import Question, estimate, load_model
+from memplan.ggml import ops
 from memplan.ggml.tensor import Tensor, new_tensor, packed_strides
-from memplan.gguf.types import BY_NAME, F16, F32, I32
+from memplan.gguf.types import BY_NAME, F16, F32, I32, IQ4_NL
 from memplan.llama.flags import check_devices, parse_flags
 from memplan.machine.detected import Found, detected
 from memplan.models.builtin import builtin_header
@@ -23,7 +24,7 @@ from memplan.output.json import estimate_object
 from memplan.planning.plan import Plan, make_plan
 from memplan.planning.setting import Setting
 from memplan.planning.speed import card_bandwidth, find_bandwidths
-from memplan.releases import LATEST, find_release
+from memplan.releases import B10068, B10361, B10568, LATEST, V0_4_0, find_release
 from memplan.releases.other_backends import SINCE, other_backends
 from memplan.result import Estimate
 from memplan.rig import load_rig, parse_gpu_spec, parse_gpus
@@ -162,6 +163,31 @@ def test_quick_and_plain_planner_agree(gpus: list[str]) -> None:
 def test_a_release_has_the_indexer_there_or_not(gpu: str, fused: str, unfused: str) -> None:
     assert "Lightning Indexer" not in asked([gpu], release=fused).disabled
     assert "Lightning Indexer" in asked([gpu], release=unfused).disabled
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "since", "before"),
+    [
+        ("RX 7900 XTX:200000", "-ctk q8_0 -ctv q8_0", "b10361", "b10068"),  # joined keys of a quantised cache
+        ("M2 Ultra", "-ctk q8_0 -ctv q8_0", "v0.4.0", "b10568"),
+    ],
+)
+def test_what_a_release_has_no_kernel_for_runs_on_the_host(gpu: str, words: str, since: str, before: str) -> None:
+    splits = [asked([gpu], f"-c 4096 -np 1 {words}", release=release).splits[0] for release in (since, before)]
+    assert splits[0] < 20 < splits[1]
+
+
+def test_a_large_top_k_came_to_vulkan_with_v0_4_0() -> None:
+    scores = new_tensor(F32, 4096, 4)
+    for release, largest in ((V0_4_0, 2048), (B10568, 1023)):
+        backend = VulkanBackend("Vulkan0", XTX, release)
+        assert [k for k in (512, 1023, 1024, 2048) if backend.supports_op(ops.top_k(scores, k))][-1] == largest
+
+
+def test_an_iq4_nl_cache_is_attended_to_by_vulkan_since_b10361() -> None:
+    q, kv = new_tensor(F32, 512, 4, 64), new_tensor(IQ4_NL, 512, 256, 1)
+    attention = ops.flash_attn_ext(q, kv, kv, None, None, 0)
+    assert [VulkanBackend("Vulkan0", XTX, r).supports_op(attention) for r in (B10068, B10361)] == [False, True]
 
 
 def test_switches_follow_the_build() -> None:
