@@ -280,8 +280,30 @@ def _overrides(load: Load) -> Iterator[str]:
             yield from ("-ncmoe", str(len(layers)))
             return
     for place, names in by_buffer.items():
-        alternatives = "|".join(re.escape(name) for name in names)
-        yield from ("-ot", f"^({alternatives})$={place}")
+        for pattern in _patterns(names):
+            yield from ("-ot", f"^{pattern}$={place}")
+
+
+def _patterns(names: Sequence[str]) -> Iterator[str]:
+    """Patterns for exactly these tensors: one for all layers that have the same of them, one for all others."""
+    of_layer: dict[str, list[str]] = {}
+    alone = []
+    for name in names:
+        if m := _BLOCK.match(name):
+            of_layer.setdefault(m[1], []).append(name[m.end() :])
+        else:
+            alone.append(name)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for layer, tensors in of_layer.items():
+        alike.setdefault(tuple(sorted(tensors)), []).append(layer)
+    for tensors, layers in alike.items():
+        yield rf"blk\.{_either(layers)}\.{_either(list(map(re.escape, tensors)))}"
+    if alone:
+        yield _either(list(map(re.escape, alone)))
+
+
+def _either(alternatives: Sequence[str]) -> str:
+    return alternatives[0] if len(alternatives) == 1 else f"({'|'.join(alternatives)})"
 
 
 def _number(load: Load, name: str) -> int | None:

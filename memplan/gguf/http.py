@@ -25,7 +25,7 @@ _LARGEST_WINDOW: Final = 16 << 20
 _PROGRESS: Final = 64 << 10
 _RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_WAIT: Final = 10.0
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 20.0
 """Seconds that a server may ask to be left alone; who asks for more is not asked again."""
 _LARGEST_PAGE: Final = 64 << 20
 

@@ -408,6 +408,23 @@ def test_flags_seen_by_what_they_do(changes: dict[str, str], flags: tuple[str, .
     assert flags[0] not in seen_flags(loads(GOOD)[0], ()).argv
 
 
+def test_overridden_tensors_become_short_patterns_for_exactly_these() -> None:
+    (load,) = loads(GOOD)
+    layers = [f"blk.{layer}.ffn_{kind}_exps.weight" for layer in (7, 21, 22) for kind in ("up", "down", "gate")]
+    moved = [*layers, "blk.20.ffn_down_exps.weight", "output.weight"]
+    load.overridden = dict.fromkeys(moved, "CPU")
+    argv = seen_flags(load, ()).argv
+    rules = [word for flag, word in zip(argv, argv[1:], strict=False) if flag == "-ot"]
+    assert rules == [
+        r"^blk\.(7|21|22)\.(ffn_down_exps\.weight|ffn_gate_exps\.weight|ffn_up_exps\.weight)$=CPU",
+        r"^blk\.20\.ffn_down_exps\.weight$=CPU",
+        r"^output\.weight$=CPU",
+    ]
+    held = [re.compile(rule.removesuffix("=CPU")) for rule in rules]
+    names = builtin_header("deepseek-v4-flash").tensors
+    assert {name for name in names if any(pattern.search(name) for pattern in held)} == set(moved)
+
+
 def test_a_split_is_found_by_the_weights() -> None:
     (load,) = loads(text("good-b10068-crlf").replace("-cmoe", ""))
     header = builtin_header("deepseek-v4-flash:q3")
