@@ -6,6 +6,7 @@ import inspect
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -414,7 +415,7 @@ def test_overridden_tensors_become_short_patterns_for_exactly_these() -> None:
     moved = [*layers, "blk.20.ffn_down_exps.weight", "output.weight"]
     load.overridden = dict.fromkeys(moved, "CPU")
     argv = seen_flags(load, ()).argv
-    rules = [word for flag, word in zip(argv, argv[1:], strict=False) if flag == "-ot"]
+    rules = [word for flag, word in pairwise(argv) if flag == "-ot"]
     assert rules == [
         r"^blk\.(7|21|22)\.(ffn_down_exps\.weight|ffn_gate_exps\.weight|ffn_up_exps\.weight)$=CPU",
         r"^blk\.20\.ffn_down_exps\.weight$=CPU",
