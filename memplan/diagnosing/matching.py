@@ -296,8 +296,8 @@ def _patterns(names: Sequence[str]) -> Iterator[str]:
     alike: dict[tuple[str, ...], list[str]] = {}
     for layer, tensors in of_layer.items():
         alike.setdefault(tuple(sorted(tensors)), []).append(layer)
-    for tensors, layers in alike.items():
-        yield rf"blk\.{_either(layers)}\.{_either(list(map(re.escape, tensors)))}"
+    for same, layers in alike.items():
+        yield rf"blk\.{_either(layers)}\.{_either(list(map(re.escape, same)))}"
     if alone:
         yield _either(list(map(re.escape, alone)))
 
