@@ -69,12 +69,14 @@ def parse_arguments(
     most_models: int = 1,
     what: str = "model",
     repeated: Sequence[str] = (),
+    too_many: str = "or is a flag missing?",
 ) -> Arguments:
     """Sort ``argv`` into memplan's own options, llama-server's flags with their values, and the model.
 
     ``values``, ``switches``: options of this command alone, with a value and without; they come before llama-server's
     flags of the same name.  ``what``: what MODEL is.  ``repeated``: options of which each counts, beside REPEATED.
-    Raises FlagError for a flag that neither knows, a missing value, two values for one option, or too many models.
+    ``too_many``: what to do about more than ``most_models``. Raises FlagError for a flag that neither knows, a missing
+    value, two values for one option, or too many models.
     """
     all_values, all_switches = (*VALUES, *values), (*SWITCHES, *switches)
     words = list(argv)
@@ -128,7 +130,7 @@ def parse_arguments(
     if len(models) > most_models:
         raise FlagError(
             f"more than {f'one {what}' if most_models == 1 else f'{most_models} {what}s'}:"
-            f" {' and '.join(map(shown, models[: most_models + 1]))}; or is a flag missing?"
+            f" {' and '.join(map(shown, models[: most_models + 1]))}; {too_many}"
         )
     return Arguments(
         model=models[0] if models else "",

@@ -49,6 +49,7 @@ Examples:
 Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
 """
 
+_TOO_MANY: Final = "give one at a time, or all of them piped: cat A B | memplan diagnose -"
 _CHUNK: Final = 1 << 20
 FAILED: Final = 1
 
@@ -61,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
     app = program_app(words[at], words[at + 1 :]) if at < len(words) else ""
     kept = [*words[:at], *words[at + program_words(words[at]) :]] if app else words
     given_app = ["--app", app] if app == "cli" and "--app" not in words else []
-    arguments = parse_arguments([*kept, *given_app], (), ("--all",), what="log")
+    arguments = parse_arguments([*kept, *given_app], (), ("--all",), what="log", too_many=_TOO_MANY)
     if arguments.help:
         sys.stdout.write(HELP)
         return 0

@@ -117,7 +117,7 @@ def test_flags_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (["/no/such/log"], "No such file"),
         (["/"], "directory"),
         ([str(Path(__file__).with_name("conftest.py"))], "loads no model"),
-        ([GOOD, "other.log"], "more than one log"),
+        ([GOOD, "other.log"], "give one at a time, or all of them piped"),
         ([GOOD, "-c", "x"], "whole number"),
         ([GOOD, "--alll"], "did you mean --all"),
         ([GOOD, "-m", "nothing"], "neither a file nor a built-in model"),
