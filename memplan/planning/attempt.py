@@ -35,6 +35,9 @@ SAME = 1.02
 BALANCE = 32 << 20
 """Bytes to which room is spread evenly."""
 
+MORE_ROUNDS = 3
+"""Estimates that a look for more bytes may take."""
+
 PADDING = 1 / 256
 """Share of weights by which sums and buffers may differ."""
 
@@ -66,6 +69,7 @@ class Attempt:
         self.copies = not no_op_offload and search.flags.op_offload
         self.found: Candidate | None = None
         self.least = 0
+        self.most: Candidate | None = None
 
     def best(self) -> Candidate | None:
         """The best that fits."""
@@ -87,7 +91,32 @@ class Attempt:
                     self._with_host(self._computes(self.found.estimate))
             if self.found is not None:
                 self._move(self.found)
+        if self.found is not None and self.effort == "best":
+            self._most(self.found)
         return self.found
+
+    def _most(self, found: Candidate) -> None:
+        """Look for more bytes on GPUs than ``found`` has, even if that takes more time: ``most``."""
+        cutter = Cutter(self.ledger, self.search.setting.bandwidths, most=True)
+        every = self.ledger.kinds
+        computes = self._computes(found.estimate)
+        for _ in range(MORE_ROUNDS):
+            rooms = [before - compute for before, compute in zip(self.before, computes, strict=True)]
+            cut = cutter.cut(rooms, Kinds(every, every), (found.layout.first,))
+            if cut is None or not cut.layout.host:
+                return
+            layout = replace(cutter.spread(cut.layout, rooms), no_op_offload=self.no_op_offload)
+            if cutter.weights(layout) <= cutter.weights(found.layout):
+                return
+            answer = self._ask(layout)
+            if answer.refused is not None:
+                return
+            if fits_gpus(answer, self.search.setting.margins) and not host_is_short(answer):
+                self._take(layout, answer)
+                price = self.cutter.price(layout)
+                self.most = Candidate(layout, tuple(layout_args(layout, self.ledger)), answer, price)
+                return
+            computes = list(map(max, computes, self._computes(answer)))
 
     def _any(self) -> None:
         every = self.ledger.kinds

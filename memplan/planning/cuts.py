@@ -8,9 +8,9 @@ up to the price of layers that are split between GPU and host, which is estimate
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from memplan.planning.fill import Shelf
+from memplan.planning.fill import TOLERANCE, Shelf
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Expert, Ledger
 from memplan.planning.speed import SPLIT_MS, Bandwidths
@@ -19,6 +19,8 @@ HOST_LAYER_MS = 1e6
 """Price of a layer whose attention is on the host: more than anything else that a plan can save."""
 
 _NEVER = float("inf")
+_TIE = 1e-3
+"""Units by which fewer pieces are better, where bytes alone count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,10 @@ class Cut:
 
 
 class Cutter:
-    """Cuts layers for one ledger."""
+    """Cuts layers for one ledger; ``most``: for the most bytes of experts on GPUs, whatever the time."""
 
-    def __init__(self, ledger: Ledger, bandwidths: Bandwidths) -> None:
+    def __init__(self, ledger: Ledger, bandwidths: Bandwidths, most: bool = False) -> None:
+        self.most = most
         self.ledger = ledger
         self.shelf = Shelf(ledger.experts)
         self.speeds = bandwidths
@@ -58,6 +61,7 @@ class Cutter:
         self._host_unit = bandwidths.host_ms(unit_bytes)
         self._gpu_unit = [bandwidths.gpu_ms(d, unit_bytes) for d in ledger.devices]
         self._read_ms = [bandwidths.gpu_ms(d, 1.0) for d in ledger.devices]
+        self._least = min((units for layer in self.shelf.layers for _, units in layer), default=1)
 
     def cut(self, rooms: Sequence[int], kinds: Kinds, firsts: Iterable[int] = (0,), turn: int = 0) -> Cut | None:
         """The best layout in which every GPU's weights and caches fit its room; None when there is none.
@@ -120,6 +124,25 @@ class Cutter:
                 total += self.speeds.host_ms(nbytes) if where < 0 else nbytes * self._read_ms[where]
         return total
 
+    def spread(self, layout: Layout, rooms: Sequence[int]) -> Layout:
+        """The layout with experts from the host on GPUs that have room for one beside their own layers'."""
+        ledger, homes = self.ledger, layout.homes()
+        left = [room - self._dense[b] + self._dense[a] for room, (a, b) in zip(rooms, layout.ranges(), strict=True)]
+        host: list[Expert] = []
+        for e in (e for layer in ledger.experts[layout.first :] for e in layer):
+            where = layout.place(e, homes[e.layer])
+            if where < 0:
+                host.append(e)
+            else:
+                left[where] -= e.size
+        moved = dict(layout.moved)
+        for e in sorted(host, key=lambda e: (-e.size, e.layer, e.kind)):
+            target = max(range(len(left)), key=lambda d: left[d])
+            if target != homes[e.layer] and left[target] >= e.size:
+                left[target] -= e.size
+                moved.update((name, target) for name in e.names)
+        return replace(layout, moved=moved, host=layout.host - moved.keys())
+
     def weights(self, layout: Layout) -> int:
         """Bytes of weights on GPUs, without what the user has placed and without padding."""
         homes = layout.homes()
@@ -157,6 +180,11 @@ class Cutter:
             host = s.least_host(left // unit)
             if host < 0:
                 break
+            if self.most:
+                # a GPU with room beside its own experts takes others', as many as it can
+                spare = 0 if host else max(0, left // unit - s.total) // self._least * self._least
+                row.append(host - spare + _TIE)
+                continue
             cost = SPLIT_MS + (read[b] - read[a]) * read_ms + (s.total - host) * gpu_unit
             if host:
                 cost += host * host_unit + 2 * SPLIT_MS * -(-host // s.most)
@@ -168,13 +196,14 @@ class Cutter:
     ) -> Cut:
         """The layout of a cut: each GPU's experts are chosen; neighbours keep theirs on the host side by side."""
         host: list[Expert] = []
-        layer_cost = 2 * SPLIT_MS / (self._host_unit or 1.0)
+        layer_cost = _TIE if self.most else 2 * SPLIT_MS / (self._host_unit or 1.0)
+        tolerance = 0 if self.most else TOLERANCE
         a, turned = first, turn
         for device, b in enumerate(ends):
             if b > a:
                 left = (rooms[device] - self._dense[b] + self._dense[a]) // self.shelf.unit
                 total = self.shelf.sums(kinds.of(device))[a][b - a].total
-                host += self.shelf.choose(_order(a, b, turned), kinds.of(device), total - left, layer_cost)
+                host += self.shelf.choose(_order(a, b, turned), kinds.of(device), total - left, layer_cost, tolerance)
                 turned = -1 if turned >= 0 else 0
             a = b
         return Cut(cost, Layout(first, ends, frozenset(name for e in host for name in e.names)))

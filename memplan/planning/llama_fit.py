@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
-from memplan.planning.attempt import Attempt
+from memplan.planning.attempt import SAME, Attempt
 from memplan.planning.cuts import Cutter
 from memplan.planning.layout import EVERY_LAYER, HOST, Layout
 from memplan.planning.ledger import Ledger
@@ -123,11 +123,17 @@ def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | Non
     ledger = search.ledger()
     if ledger is None or (found is not None and not (found.layout.first or found.layout.host)):
         return found
-    answer = replay_fit(search, ledger, found is not None and _may_be_lucky(search, ledger, found))
+    most = search.most if found is not None else None
+    if found is not None and most is not None and found.weights < most.weights and most.price <= SAME * found.price:
+        found, most = most, None
+    always = most is not None or ledger.n_items > search.question.model.hparams.n_layer + 1
+    answer = replay_fit(search, ledger, always or (found is not None and _may_be_lucky(search, ledger, found)))
     if answer is None or not leaves_margins(answer.estimate, search.setting.margins):
         return found
     if found is not None and found.weights >= answer.weights:
         return found
+    if most is not None and most.weights >= answer.weights:
+        return most
     last = ledger.n_items - answer.layers
     computes = search.least_computes(answer.estimate)
     for first in range(found.layout.first + 1 if found else 0, last + 1):

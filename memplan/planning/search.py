@@ -21,7 +21,8 @@ class Search:
     """One search.
 
     ``refused``: why llama.cpp would not start, when an estimate said so.  ``host_is_short``: whether what fits the GPUs
-    leaves more to the host than it can hold.
+    leaves more to the host than it can hold.  ``most``: a placement with more bytes on GPUs than what was found, though
+    it is slower.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -33,6 +34,7 @@ class Search:
         self.question = Question(model, self.flags, setting.rig, release, setting.without_ops, paths=setting.paths)
         self.refused: Refusal | None = None
         self.host_is_short = False
+        self.most: Candidate | None = None
         self.estimates = 0
         self._known: dict[tuple[str, ...], Estimate] = {}
         self._ledger: Ledger | None = None
@@ -118,7 +120,9 @@ class Search:
         ways = (False, True) if copies is None else (not copies,)
         for no_op_offload in ways if self.flags.op_offload else (False,):
             firsts = range(ledger.n_items + 1) if partial else (0,)
-            found = Attempt(self, ledger, no_op_offload, firsts, effort).best()
+            attempt = Attempt(self, ledger, no_op_offload, firsts, effort)
+            found = attempt.best()
+            self.most = attempt.most
             if found is not None and (found.layout.first < ledger.n_items or ledger.first == ledger.n_items):
                 return found
             if self.host_is_short:
