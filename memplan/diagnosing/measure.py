@@ -18,7 +18,14 @@ from memplan.diagnosing.lines import clean
 from memplan.diagnosing.reader import LogReader
 from memplan.errors import ProgramError, shown
 from memplan.llama.flags import arity, normalized, same_setting
-from memplan.machine.llama_server import command_of, find_all_in_one, find_program, run_program
+from memplan.machine.llama_server import (
+    command_of,
+    end_program,
+    find_all_in_one,
+    find_program,
+    run_program,
+    start_program,
+)
 
 FIT_PARAMS: Final = "llama-fit-params"
 SERVER: Final = "llama-server"
@@ -135,18 +142,11 @@ def measure(program: str, model: str, argv: Sequence[str], n_parallel: int) -> M
 def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) -> Measured:
     """llama-server measures before it loads, with ``--fit on``: read along, and end it before it loads."""
     command = [program, "-m", model, *flags, "--fit", "on", "-v", "--host", "127.0.0.1", "--port", "0"]
-    try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )  # fmt: skip
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ProgramError(f"{os.path.basename(program)}: cannot be run: {reason}") from None
-    timer = threading.Timer(TIMEOUT, process.kill)
-    timer.start()
     reader, last = LogReader(), ""
-    try:
-        with process:
+    with start_program(command, subprocess.STDOUT) as process:
+        timer = threading.Timer(TIMEOUT, end_program, [process])
+        timer.start()
+        try:
             for number, line in enumerate(process.stdout or ()):
                 text = clean(line)
                 last = text.strip() or last
@@ -155,11 +155,9 @@ def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) ->
                 loading = "load_tensors: loading model tensors" in text and not load.dry
                 if (load.dry and load.copies is not None) or loading or load.failures or number > _MAX_LINES:
                     break
-            _end(process)
-    finally:
-        timer.cancel()
-        if process.poll() is None:
-            _end(process)
+        finally:
+            timer.cancel()
+            end_program(process, 5.0)
     load = reader.current
     if not (load.dry and load.compute):
         said = load.failures[0].said if load.failures else last
@@ -167,14 +165,6 @@ def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) ->
         raise NoFigures(program, version, command, why)
     sizes = {name: (0.0, 0.0, mib) for name, mib in load.compute.items()}
     return Measured(program, version, tuple(command), sizes, partial=True)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def _why(text: str, status: int) -> str:

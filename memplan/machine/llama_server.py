@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 from typing import Final
 
@@ -54,16 +56,50 @@ def is_all_in_one(program: str) -> bool:
 
 def run_program(command: list[str], timeout: float = TIMEOUT) -> tuple[int, str, str]:
     """Run a program to its end: its exit status, stdout and stderr. Raises ProgramError."""
-    name = os.path.basename(command[0])
+    with start_program(command, subprocess.PIPE) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            end_program(process)
+            name = os.path.basename(command[0])
+            raise ProgramError(f"{name}: no answer in {timeout:.0f} s; try it by hand") from None
+        except BaseException:
+            end_program(process)
+            raise
+    return process.returncode, _text(out), _text(err)
+
+
+def _text(data: bytes) -> str:
+    return data[:_MAX_OUTPUT].decode("utf-8", "replace")
+
+
+def start_program(command: list[str], stderr: int) -> subprocess.Popen[bytes]:
+    """Start a program whose stdout is read, with a group of its own for what it starts itself. Raises ProgramError."""
+    own = os.name == "posix"
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
-    except subprocess.TimeoutExpired:
-        raise ProgramError(f"{name}: no answer in {timeout:.0f} s; try it by hand") from None
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=own
+        )  # fmt: skip
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ProgramError(f"{name}: cannot be run: {reason}") from None
-    out, err = (data[:_MAX_OUTPUT].decode("utf-8", "replace") for data in (done.stdout, done.stderr))
-    return done.returncode, out, err
+        raise ProgramError(f"{os.path.basename(command[0])}: cannot be run: {reason}") from None
+
+
+def end_program(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
+    """End a program and all that it started, at once or after ``patience`` seconds for its own end."""
+    if patience:
+        _signal(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+    _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(OSError):
+        if os.name == "posix":
+            os.killpg(process.pid, number)
+        else:
+            process.terminate()
 
 
 def list_devices(program: str) -> list[Found]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,20 @@ def test_programs_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert said in err and err.count("\n") == 1
     assert main(["verify", "--program", failing]) == 2
     assert "which model?" in capsys.readouterr().err
+
+
+def test_programs_that_do_not_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = (("--version", VERSION), ("--list-devices", DEVICES))
+    monkeypatch.setattr(measure_module, "TIMEOUT", 0.3)
+    started = time.monotonic()
+    for name, said in (("llama-fit-params", "no answer in 0 s"), ("llama-server", "did not measure before loading")):
+        slow = script(tmp_path / name, *cases, otherwise="echo starting; sleep 20")
+        assert main([*LINE, "--program", slow]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1) and said in err
+    assert time.monotonic() - started < 15
 
 
 def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
