@@ -2,7 +2,8 @@
 
 Follows ggml/src/ggml-rpc/ggml-rpc.cpp, v0.5.0; older releases as ``other_backends`` says. The client claims that a
 server computes every op, never asks it to compute on weights of the host, and asks it for the sizes of quantised rows
-that are no multiple of 512 and of ops that may need more room. The server is taken to have a CUDA device.
+that are no multiple of 512 and of ops that may need more room. The server is taken to have a CUDA device: for those,
+plans are llama.cpp's own to the byte (tests/data/golden/rpc.jsonl).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ ASSUMED_CAPABILITY = (8, 6)
 """The compute capability of a server's GPU, when it is not given."""
 
 APPROXIMATE = (
-    "RPC: alignment and padding are the server's, which is taken to have a CUDA device, and ops that it lacks are not"
-    " known"
+    "RPC: sizes are right for servers with CUDA devices; the alignment and padding of another backend's server, and the"
+    " ops that it lacks, are not known"
 )
 
 

@@ -42,7 +42,8 @@ def releases(
         )
     sys.stdout.write(
         fill(
-            "* is the default; a build between two takes the older one, one newer than all the newest; both say so",
+            "* is the default. A build between two of these takes the older one, a build newer than all takes the newest;"
+            " answers for such a build say so.",
             width,
         )
         + "\n"

@@ -75,7 +75,7 @@ def test_a_spec_tells_its_backend(spec: str, name: str, backend: str, total: int
         ("Radeon VII", "give its memory"),
         ("M9 Ultra", "give its memory"),
         ("Voodoo 2:::Vulkan", "give its memory"),
-        ("RTX 3090:::OpenCL", "as in 8.6"),
+        ("RTX 3090:::OpenCL", "nor a backend (CUDA, Vulkan, Metal, ROCm, SYCL)"),
         ("rpc:h:50052", "rpc:HOST:PORT:TOTAL_MIB"),
         ("rpc:h:0:8000", "must be HOST:PORT"),
         ("rpc:h h:1:8000", "must be HOST:PORT"),
