@@ -256,5 +256,5 @@ def _mib(field: str, text: str) -> int | None:
 def _capability(text: str) -> tuple[int, int] | None:
     if text[:1].isalpha():
         backends = "CUDA, Vulkan, Metal, ROCm, SYCL"
-        raise RigError(f"{shown(text)}: neither a compute capability (8.6) nor a backend ({backends})")
+        raise RigError(f"{shown(text)}: neither a compute capability, as in 8.6, nor a backend ({backends})")
     return check_capability(text) if text else None
