@@ -42,8 +42,8 @@ def releases(
         )
     sys.stdout.write(
         fill(
-            "* is the default. A build between two of these takes the older one, a build newer than all takes the newest;"
-            " answers for such a build say so.",
+            "* is the default. A build between two of these takes the older one, a build newer than all takes the"
+            " newest; answers for such a build say so.",
             width,
         )
         + "\n"
