@@ -152,18 +152,29 @@ def _smaller(probe: Prober) -> Iterator[Change | None]:
         yield probe.change(("-nkvo",), 0.1)
 
 
-def reach_context(probe: Prober) -> Change | None:
-    """The largest context with which a plan fits, if it is smaller than what was asked for."""
+def reach_context(probe: Prober, step: int = CONTEXT_STEP) -> Change | None:
+    """The largest context with which a plan fits, in whole steps of tokens, below what was asked for."""
     n_ctx = probe.n_ctx
-    least = max(LEAST_CONTEXT, CONTEXT_STEP * probe.flags.n_parallel)
-    steps = largest_number((n_ctx - 1) // CONTEXT_STEP, lambda n: probe.fits(_context(n)), least // CONTEXT_STEP)
+    least = -(-max(LEAST_CONTEXT, CONTEXT_STEP * probe.flags.n_parallel) // step)
+    steps = largest_number((n_ctx - 1) // step, lambda n: probe.fits(("-c", str(n * step))), least)
     while steps is not None:
-        words = _context(steps)
-        change = probe.change(words, steps * CONTEXT_STEP / n_ctx)
+        change = probe.change(("-c", str(steps * step)), steps * step / n_ctx)
         if change is not None:
             return change
-        steps = steps - 1 if steps > least // CONTEXT_STEP else None
+        steps = steps - 1 if steps > least else None
     return None
+
+
+def context_for_all(failed: Search) -> tuple[tuple[Change, ...], int]:
+    """About the largest context with which every layer is on a GPU, as a change; and how many estimates it took.
+
+    Where whole layers can be on the host instead, to a 32nd of the context asked for: the rest is ``--search c``'s.
+    """
+    probe = Prober(failed.setting)
+    probe.copies = True
+    step = max(CONTEXT_STEP, probe.n_ctx // 32 // CONTEXT_STEP * CONTEXT_STEP)
+    change = reach_context(probe, step)
+    return (() if change is None else (change,)), probe.estimates
 
 
 def widen(setting: Setting, name: str) -> tuple[Words, int]:

@@ -12,7 +12,7 @@ from memplan.planning.cuts import Cutter
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
 from memplan.planning.llama_fit import no_less_than_fit
-from memplan.planning.nearest import Change, few_enough, nearest_changes, widen
+from memplan.planning.nearest import Change, context_for_all, few_enough, nearest_changes, widen
 from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.planning.speed import SPLIT_MS
@@ -49,7 +49,7 @@ class Plan:
         token_ms: about how long a generated token takes, from bandwidths; ``assumed`` says which.
         notes: what was chosen and what it costs, a sentence each.
         estimates: how many were asked for.
-        nearest: where whole layers are on the host: changes with which none would have to be.
+        nearest: where layers are on the host: about the largest context with which none would be.
     """
 
     fixed: tuple[str, ...]
@@ -106,10 +106,13 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
             more = found.weights - kept.weights, found.layout.first - kept.layout.first
             left_out += (_like_fit(more, (*chosen, *kept.args)),)
     nearest: tuple[Change, ...] = ()
-    if in_full is None and not search.host_is_short:
+    if in_full is None and found is not None:
+        nearest, count = context_for_all(search)
+        estimates += count
+    elif in_full is None and not search.host_is_short:
         nearest, count = nearest_changes(search, chosen)
         estimates += count
-        if not nearest and found is None and ledger is not None and ledger.first is None:
+        if not nearest and ledger is not None and ledger.first is None:
             nearest, count = nearest_changes(search, chosen, partial=True)
             estimates += count
     nearest = tuple(c if c.drop else replace(c, args=(*chosen, *c.args)) for c in nearest)
