@@ -30,7 +30,7 @@ def advise(setting: Setting, found: Estimate) -> tuple[Advice | None, Candidate 
     search = Search(replace(setting, margins=(0,) * len(setting.rig.gpus)))
     search.remember((), found)
     advice = next(_changes(search, found), None)
-    return advice, search.find()
+    return advice, search.find(effort="good")
 
 
 def _changes(search: Search, found: Estimate) -> Iterator[Advice]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
-from memplan.planning.attempt import SAME, Attempt
+from memplan.planning.attempt import Attempt
 from memplan.planning.cuts import Cutter
 from memplan.planning.layout import EVERY_LAYER, HOST, Layout
 from memplan.planning.ledger import Ledger
@@ -124,8 +124,8 @@ def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | Non
     if ledger is None or (found is not None and not (found.layout.first or found.layout.host)):
         return found
     most = search.most if found is not None else None
-    if found is not None and most is not None and found.weights < most.weights and most.price <= SAME * found.price:
-        found, most = most, None
+    if found is not None and most is not None and most.weights <= found.weights:
+        most = None
     always = most is not None or ledger.n_items > search.question.model.hparams.n_layer + 1
     answer = replay_fit(search, ledger, always or (found is not None and _may_be_lucky(search, ledger, found)))
     if answer is None or not leaves_margins(answer.estimate, search.setting.margins):
