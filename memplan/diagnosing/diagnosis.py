@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from memplan.backends.devices import Rig
 from memplan.diagnosing.answers import Answers
 from memplan.diagnosing.causes import Cause, from_memory, from_words, label, on_host
+from memplan.diagnosing.figures import Row, explains, rows_of
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.diagnosing.matching import (
     Seen,
@@ -29,28 +29,9 @@ from memplan.llama.flags import Flags, check_devices, parse_flags
 from memplan.releases import FORKS, LATEST, RELEASES, Release, find_release
 from memplan.result import Estimate
 
-_MIB: Final = 1 << 20
-_CUDA: Final = re.compile(r"CUDA\d{1,3}")
 _NO_BUILD: Final = "the log does not say which build it was"
 _NO_FLAGS: Final = frozenset({"nothing-wrong", "cut-off", "unknown", "no-such-file", "incomplete-file"})
 """Causes that no flags mend."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One buffer: what the log says and what memplan predicts, bytes. ``exact``: the log gives it to the byte."""
-
-    buffer: str
-    part: str
-    logged: int
-    predicted: int
-    exact: bool = False
-
-    @property
-    def agrees(self) -> bool:
-        """Equal, as far as the log's two digits tell."""
-        tolerance = 0 if self.exact else (0.05 if self.part == "context" else 0.011) * _MIB
-        return abs(self.logged - self.predicted) <= tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +105,8 @@ class _Work:
     def result(self) -> Diagnosis:
         predicted = self._predict()
         if predicted is not None:
-            predicted = self._fork(self._computing(predicted))
-        rows = _rows(self.load, predicted) if predicted is not None else ()
+            predicted = self._settled(predicted)
+        rows = rows_of(self.load, predicted) if predicted is not None else ()
         cause = self._cause(predicted, rows)
         mends = self._mends(predicted, cause)
         nodes = None
@@ -219,51 +200,57 @@ class _Work:
             self.notes.append(f"nothing is predicted: {error}")
             return None
 
-    def _computing(self, predicted: Estimate) -> Estimate:
-        """Flags that show in the compute buffers alone, when weights and caches agree and those do not."""
-        rows = _rows(self.load, predicted)
-        wrong = [row for row in rows if not row.agrees]
-        known = self.seen.from_command or self.asked.flags or self.load.build is None
-        if known or self.rig is None or self.header is None or self.release is None:
-            return predicted
-        if not wrong or any(row.part != "compute" for row in wrong) or 1 < len(rows) == len(wrong):
-            return predicted
-        for guess in guess_computing(self.seen, self.header, self.rig):
-            again = self._estimate(guess.argv, self.release)
-            if again is not None and all(row.agrees for row in _rows(self.load, again)):
-                self.seen = guess
-                guessed = " ".join(guess.guessed)
-                self.notes.append(f"{guessed} is not in the log: found by trying what gives its buffers")
-                return again
-        return predicted
-
-    def _fork(self, predicted: Estimate) -> Estimate:
-        """A fork says that it is the build it was made from, and some logs name no build: figures give them away."""
-        rows = _rows(self.load, predicted)
-        if self.release is None or self.asked.llama or not rows:
-            return predicted
-        if all(row.agrees for row in rows) and self._same_graph(predicted):
+    def _settled(self, predicted: Estimate) -> Estimate:
+        """The prediction, or another that the log's figures agree with: of a fork, which says that it is the build it
+        was made from; of the release, where the log names none; with flags that show in compute buffers alone."""
+        if self.release is None or explains(self.load, predicted):
             return predicted
         named = self.load.build is not None or bool(self.load.version)
-        others = [*reversed(RELEASES), *FORKS]
-        for other in [fork for fork in FORKS if fork.build == self.release.build] if named else others:
-            again = self._estimate(self.seen.argv, other)
-            found = _rows(self.load, again) if again is not None else ()
-            counted = [row for row in found if row.part == "compute" or not named]
-            if again is None or not found or not all(row.agrees for row in counted):
+        for release, seen in self._others(self.release, predicted, named):
+            again = self._estimate(seen.argv, release)
+            if again is None:
                 continue
-            if named or self._same_graph(again):
-                what = f"the fork {other.name}, made from build {other.build}" if other in FORKS else label(other)
-                self.release, self.release_name = other, other.name
-                if not named:
-                    self.notes = [note for note in self.notes if not note.startswith(_NO_BUILD)]
-                self.notes.append(f"{'' if named else f'{_NO_BUILD}: '}by its figures this is {what}")
-                return again
+            rows = rows_of(self.load, again)
+            of_fork = named and release is not self.release
+            # a fork may differ from what is known of it
+            agrees = rows and all(row.agrees for row in rows if row.part == "compute") if of_fork else None
+            if not (explains(self.load, again) if agrees is None else agrees):
+                continue
+            if release is not self.release:
+                self._is(release, named)
+            if seen is not self.seen:
+                self.seen = seen
+                guessed = " ".join(seen.guessed)
+                self.notes.append(f"{guessed} is not in the log: found by trying what gives its buffers")
+            return again
         return predicted
 
-    def _same_graph(self, predicted: Estimate) -> bool:
-        """Whether the log counts as many nodes, if it counts them."""
-        return self.load.nodes is None or not self.load.nodes[0] or self.load.nodes == predicted.nodes
+    def _others(self, release: Release, predicted: Estimate, named: bool) -> Iterator[tuple[Release, Seen]]:
+        """Releases and flags that may explain the log better, those that change least first."""
+        wrong = [row for row in rows_of(self.load, predicted) if not row.agrees]
+        # of a load that measures, compute buffers are all that can be compared
+        hopeless = not self.load.dry and 1 < len(rows_of(self.load, predicted)) == len(wrong)
+        hopeless = hopeless or self.seen.from_command or bool(self.asked.flags)
+        guesses: list[Seen] = []
+        if self.header and self.rig and not hopeless and all(row.part == "compute" for row in wrong):
+            guesses = list(guess_computing(self.load, self.seen, self.header, self.rig))
+        others = [] if self.asked.llama else [fork for fork in FORKS if fork.build == release.build]
+        if not named and not self.asked.llama:
+            others = [*(other for other in reversed(RELEASES) if other is not release), *FORKS]
+            yield from ((other, self.seen) for other in others)
+            yield from ((other, guess) for other in (release, *others) for guess in guesses)
+            return
+        yield from ((release, guess) for guess in guesses)
+        yield from ((other, self.seen) for other in others)
+
+    def _is(self, release: Release, named: bool) -> None:
+        """By its figures, the log is of this release."""
+        fork = release in FORKS
+        what = f"the fork {release.name}, made from build {release.build}" if fork else label(release)
+        if not named:
+            self.notes = [note for note in self.notes if not note.startswith(_NO_BUILD)]
+        self.notes.append(f"{'' if named else f'{_NO_BUILD}: '}by its figures this is {what}")
+        self.release, self.release_name = release, release.name
 
     def _ask(self, flags: Flags, release: Release) -> Estimate:
         if self.header is None or self.rig is None:
@@ -349,33 +336,6 @@ class _Work:
             self.notes.append(f"llama.cpp turned off what a GPU lacks: {', '.join(load.disabled)}")
         if predicted is not None and predicted.refused is None and load.failed is None:
             self.notes += [note for note in predicted.notes if note not in self.notes]
-
-
-def _rows(load: Load, predicted: Estimate) -> tuple[Row, ...]:
-    """The buffers of a log beside those predicted."""
-    if predicted.refused is not None:
-        return ()
-    rows = []
-    failed_later = load.failed is not None and load.failed.stage in (Stage.COMPUTE, Stage.RUNNING)
-    parts = {"compute": load.compute}
-    if not load.dry:
-        # a cache is several buffers: only the whole can be compared
-        caches = load.context if load.reserved or failed_later else {}
-        parts = {"model": load.model, "context": caches, "compute": load.compute}
-    for part, sizes in parts.items():
-        for name, mib in sorted(sizes.items()):
-            if not _CUDA.fullmatch(name) and part != "compute":
-                continue  # weights and caches on the host go by other names when they are mapped
-            use = predicted.buffers.get(name)
-            rows.append(Row(name, part, round(mib * _MIB), getattr(use, part) if use is not None else 0))
-    failure = load.failed
-    if failure is not None and failure.size is not None and failure.buffer:
-        part = {Stage.MODEL: "model", Stage.COMPUTE: "compute"}.get(failure.stage, "")
-        use = predicted.buffers.get(failure.buffer)
-        if part:
-            size = getattr(use, part) if use is not None else 0
-            rows.append(Row(failure.buffer, part, failure.size, size, exact=True))
-    return tuple(rows)
 
 
 __all__ = ["Asked", "Diagnosis", "Row", "Seen", "diagnose", "diagnose_all"]

@@ -24,6 +24,7 @@ _CUDA: Final = re.compile(r"CUDA(\d{1,3})")
 _EXPERTS: Final = re.compile(r"blk\.(\d+)\.ffn_(?:up|down|gate)(?:_ch)?_exps")
 _BLOCK: Final = re.compile(r"blk\.(\d+)\.")
 _OVERRIDES: Final = frozenset({"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"})
+_TYPES: Final = re.compile(r"different K \((\w{1,10})\) and V \((\w{1,10})\) cache types")
 _PLACES: Final = _OVERRIDES | {"-ncffn", "--n-cpu-ffn"}
 
 
@@ -219,8 +220,10 @@ def _settings(load: Load, with_slots: bool) -> Iterator[str]:
     words = {"enabled": "on", "disabled": "off", "auto": "auto", "1": "on", "0": "off"}
     if (flash := words.get(load.settings.get("flash_attn", ""))) is not None:
         yield from ("-fa", flash)
-    if load.cache_types:
-        for flag, kind in zip(("-ctk", "-ctv"), load.cache_types, strict=True):
+    said = _TYPES.search(load.failed.said) if load.failed is not None else None
+    types = load.cache_types or (said.groups() if said is not None else None)
+    if types:
+        for flag, kind in zip(("-ctk", "-ctv"), types, strict=True):
             if kind in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"):
                 yield from (flag, kind)
 
@@ -253,9 +256,11 @@ def _caches(load: Load) -> Iterator[str]:
         yield "--swa-full"
 
 
-def guess_computing(seen: Seen, header: Header, rig: Rig) -> Iterator[Seen]:
+def guess_computing(load: Load, seen: Seen, header: Header, rig: Rig) -> Iterator[Seen]:
     """``seen`` with flags that only show in the compute buffers, one guess after another."""
     guesses: list[list[str]] = [["--no-op-offload"], ["--no-host"]]
+    if load.swa_cells is not None and load.swa_cells == _number(load, "n_ctx_seq") and "--swa-full" not in seen.argv:
+        guesses += [["--swa-full"], ["--swa-full", "--no-op-offload"]]  # a window as long as the context in any case
     count = next((int(n) for flag, n in zip(seen.argv, seen.argv[1:], strict=False) if flag == "-ncmoe"), 0)
     if seen.guessed and count and len(rig.gpus) == 1:
         # as many layers' experts on the GPU, but the first ones

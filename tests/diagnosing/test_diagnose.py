@@ -129,6 +129,22 @@ def test_a_build_that_the_log_does_not_say_is_found_by_its_figures(name: str, re
     assert found.cause.kind == diagnosis(name).cause.kind
 
 
+def test_a_build_and_a_flag_that_the_log_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = diagnosis("measured-no-build")
+    assert found.load.dry and found.load.build is None and not found.load.version
+    assert (found.release, found.guessed, found.agrees) == ("b10068", ("--no-op-offload",), True)
+    assert len([note for note in found.notes if note.startswith("the log does not say which build it was")]) == 1
+    # with the flags given nothing else is tried
+    given = diagnose(found.load, Asked(flags=("-ncmoe", "30"), llama="v0.5.0"))
+    assert (given.release, given.agrees, given.guessed) == ("v0.5.0", False, ())
+
+
+def test_types_that_the_failure_tells() -> None:
+    found = failing(UNTIL_MODEL, CONTEXT + "model does not support different K (q8_0) and V (q4_0) cache types")
+    assert found.agrees and " ".join(found.argv).startswith("-ctk q8_0 -ctv q4_0")
+    assert found.estimate is not None and found.estimate.refused is not None
+
+
 REPORTED = ["r2-five-gpus", "r4-unfused-512000", "r5-large-ubatch", "r8-one-card-short", "r13-cpu-moe-fit"]
 REPORTED += ["r14-quantised-caches", "r31-four-slots"]
 
