@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from memplan.releases import RELEASES, Release, find_release
     from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
     from memplan.rig import load_rig, parse_gpus
-    from memplan.sweeping.largest import Largest, find_largest
+    from memplan.sweeping.largest import Largest, find_largest, find_smallest
     from memplan.sweeping.sweep import Sweep, SweepPoint, sweep
 
 __all__ = [
@@ -120,6 +120,7 @@ __all__ = [
     "explain",
     "find_largest",
     "find_release",
+    "find_smallest",
     "load_rig",
     "parse_flags",
     "parse_gpus",
@@ -143,7 +144,7 @@ _HOMES = {
     "memplan.releases": ("RELEASES", "Release", "find_release"),
     "memplan.result": ("BufferUse", "DeviceUse", "Estimate", "HostUse", "ModelSummary"),
     "memplan.rig": ("load_rig", "parse_gpus"),
-    "memplan.sweeping.largest": ("Largest", "find_largest"),
+    "memplan.sweeping.largest": ("Largest", "find_largest", "find_smallest"),
     "memplan.sweeping.sweep": ("Sweep", "SweepPoint", "sweep"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -92,7 +92,8 @@ def _offload(estimate: Estimate) -> str:
         return ""
     most = max(estimate.devices, key=_compute)
     others = sorted(device.compute for device in estimate.devices if device is not most and device.compute)
-    beside = f" where its neighbours take {_mib(others[len(others) // 2])}" if others else ""
+    takes = "the other takes" if len(others) == 1 else "the others take"
+    beside = f" where {takes} {_mib(others[len(others) // 2])}" if others else ""
     return (
         f"for prompts, weights on the host are copied to the GPUs: {most.name}'s compute buffer takes"
         f" {_mib(most.compute)}{beside}; --no-op-offload computes them on the host instead"

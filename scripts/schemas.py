@@ -56,21 +56,23 @@ def sweep() -> Schema:
 
 
 def largest() -> Schema:
-    """``memplan sweep --max NAME --json``."""
+    """``memplan sweep --max NAME --json``, and with ``--min``."""
     found = entry(
-        "the largest value with one combination of the other axes' values",
+        "the largest or smallest value with one combination of the other axes' values",
         values=_values(),
-        value=maybe(number("the largest that fits; null when none does", None)),
+        value=maybe(number("the last that fits; null when none does", None)),
         method=text("how it was found", "bisection", "scan"),
         tried=number("estimates that took"),
         estimate=estimate(),
         beyond=maybe(entry("the next value, which does not fit", value=number("it", None), estimate=estimate())),
     )
     return entry(
-        "the largest values with which everything fits",
-        axis=text("the setting that was made as large as possible"),
+        "the largest or smallest values with which everything fits",
+        axis=text("the setting that was made as large or as small as possible"),
+        bound=text("which", "largest", "smallest"),
+        margin=number("bytes to be left on every GPU"),
         axes=many(_axis(), "the other axes"),
-        largest=many(found, "one for each combination of the others"),
+        found=many(found, "one for each combination of the others"),
     )
 
 

@@ -36,7 +36,7 @@ def test_pipeline_parallelism_and_disabled_ops() -> None:
 
 def test_weights_on_the_host() -> None:
     text = noted(made_up("-np 1"), COPIED)
-    assert "CUDA0's compute buffer takes 2,184 MiB where its neighbours take 1,195 MiB" in text
+    assert "CUDA0's compute buffer takes 2,184 MiB where the others take 1,195 MiB" in text
     assert noted(made_up("-np 1 -cmoe")) == ""
     assert "neighbours" not in noted(made_up("-np 1", rig=Rig(RIG.gpus[:1])), COPIED)
 

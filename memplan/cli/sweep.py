@@ -12,6 +12,7 @@ from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import for_machine
 from memplan.cli.estimate import DOES_NOT_FIT, Asked, read_question
 from memplan.errors import FlagError
+from memplan.llama.flag_values import whole
 from memplan.sweeping.axes import Axis, parse_axis
 from memplan.sweeping.largest import candidates, largest_of
 from memplan.sweeping.sweep import Subject, Sweeper
@@ -20,7 +21,8 @@ USAGE = """\
 Usage: memplan sweep MODEL [llama-server's flags] --over NAME=VALUES [options]
 
   What llama.cpp will allocate, for every combination of the values given; or,
-  with --max, the largest value of one setting with which everything fits.
+  with --max or --min, the largest or smallest value of one setting with which
+  everything fits.
 
 Options:
   --over NAME=VALUES  what to vary; may be repeated. NAME is a llama-server flag
@@ -39,7 +41,11 @@ Options:
                         512:4096:x1.5     multiplied by 1.5
                         128k, 1m          131072, 1048576
   --max NAME          the largest value of NAME that fits: of those that --over
-                      gives, else of all that make sense (ctx, np, ub)
+                      gives, else of all that make sense (ctx, np, ub, ngl)
+  --min NAME          the smallest, as of the layers whose experts are on the
+                      host (ncmoe)
+  --margin MIB        with --max or --min: what to leave on every GPU, 0 unless
+                      given; a CUDA context takes some hundred
   --csv, --json       CSV, or one JSON object; sizes in bytes
   --check             exit with 1 when nothing fits
   -h, --help          print this
@@ -51,11 +57,12 @@ Options:
 Examples:
   memplan sweep deepseek-v4-flash --gpu "RTX PRO 6000" -np 1 --over ctx=8k:128k
   memplan sweep deepseek-v4-flash --gpu "RTX PRO 6000" -c 8192 --max np --csv
+  memplan sweep deepseek-v4-flash --gpu "2*RTX 3090" -np 1 -c 65536 --min ncmoe
 
 Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
 """
 
-VALUES = ("--over", "--max")
+VALUES = ("--over", "--max", "--min", "--margin")
 SWITCHES = ("--csv",)
 
 
@@ -68,9 +75,13 @@ def run(argv: Sequence[str]) -> int:
     if arguments.json and "--csv" in arguments.own:
         raise FlagError("--csv and --json: give only one of them")
     axes = read_axes(arguments)
-    maximum = arguments.own.get("--max", ())
-    if maximum:
-        return _largest(arguments, axes, maximum[0])
+    hunted = [option for option in ("--max", "--min") if option in arguments.own]
+    if len(hunted) > 1:
+        raise FlagError("--max and --min: give only one of them")
+    if hunted:
+        return _last_that_fits(arguments, axes, hunted[0])
+    if "--margin" in arguments.own:
+        raise FlagError("--margin: goes with --max or --min")
     if not axes:
         raise FlagError("what is to be varied? name it, as in --over ctx=4096:1048576, or give --max ctx")
     sweeper = make_sweeper(arguments, axes)
@@ -123,26 +134,32 @@ def _with_no_gpu(arguments: Arguments) -> Arguments:
     return replace(arguments, no_gpu=True)
 
 
-def _largest(arguments: Arguments, axes: list[Axis], name: str) -> int:
+def _last_that_fits(arguments: Arguments, axes: list[Axis], option: str) -> int:
+    name = arguments.own[option][0]
+    margin = whole("--margin", arguments.own.get("--margin", ("0",))[0], 0, 1 << 30) << 20
     sweeper = make_sweeper(arguments, axes)
-    axis, values = candidates(sweeper, name)
-    if axis not in sweeper.axes:
+    axis, values = candidates(sweeper, name, option)
+    asked = axis in sweeper.axes
+    if not asked:
         sweeper = Sweeper(sweeper.subject, [*axes, axis])
-    others = [other for other in sweeper.axes if other is not axis]
+    others = tuple(other for other in sweeper.axes if other is not axis)
+    down = option == "--min"
 
-    from memplan.output import sweep as output
+    from memplan.output import largest as output
 
+    hunt = output.Hunt(axis, others, "smallest" if down else "largest", margin, asked)
     rows = []
     with terminal.ProgressBar("searching") as bar:
         sweeper.on_ask = bar
         for combination in product(*(other.values for other in others)):
-            rows.append(output.LargestRow(combination, largest_of(sweeper, axis, values, combination)))
+            found = largest_of(sweeper, axis, values[::-1] if down else values, combination, margin)
+            rows.append(output.LargestRow(combination, found))
     if arguments.json:
-        text = output.largest_json(name, others, rows)
+        text = output.largest_json(hunt, rows)
     elif "--csv" in arguments.own:
-        text = output.largest_csv(name, others, rows)
+        text = output.largest_csv(hunt, rows)
     else:
         given = sweeper.subject.flags
-        text = output.render_largest(name, others, rows, given, colour=terminal.colour(), unicode=terminal.unicode())
+        text = output.render_largest(hunt, rows, given, colour=terminal.colour(), unicode=terminal.unicode())
     sys.stdout.write(text)
     return DOES_NOT_FIT if arguments.check and all(row.largest.value is None for row in rows) else 0

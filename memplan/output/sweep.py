@@ -1,4 +1,4 @@
-"""A sweep, and the largest values that fit, as table, CSV or JSON: pure functions from data to text."""
+"""A sweep as table, CSV or JSON: pure functions from data to text."""
 
 from __future__ import annotations
 
@@ -6,30 +6,22 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.text import Text
 
+from memplan.llama.refusals import Refusal
 from memplan.notes import context_note
 from memplan.output.columns import Cell, column_lines
 from memplan.output.json import estimate_object
 from memplan.output.words import host_notes, mib, model_line, printable, to_text
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis, Value
-from memplan.sweeping.largest import Largest, slack
+from memplan.sweeping.effective import remarks
 from memplan.sweeping.sweep import Sweep
 
 MOST_COLUMNS = 6
 """GPUs that a table has a column each for; with more it shows the one with the least left."""
-
-
-@dataclass(frozen=True, slots=True)
-class LargestRow:
-    """The largest value that fits with one combination of the other axes' values."""
-
-    values: tuple[Value, ...]
-    largest: Largest
 
 
 def settings_text(estimate: Estimate, given: Sequence[str], axes: Sequence[Axis]) -> str:
@@ -38,6 +30,13 @@ def settings_text(estimate: Estimate, given: Sequence[str], axes: Sequence[Axis]
     program = "llama.cpp" if "app" in swept else f"llama-{estimate.flags.app}"
     release = [] if "llama" in swept else [estimate.llama]
     return printable(" ".join([program, *release, *given]))
+
+
+def whole_context(estimate: Estimate, axes: Sequence[Axis]) -> str:
+    """That the context is the model's own, where nobody said how long it is."""
+    if estimate.refused or estimate.flags.n_ctx or any(axis.is_context for axis in axes):
+        return ""
+    return f", the model's own context of {estimate.n_ctx:,} tokens"
 
 
 def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = False, unicode: bool = True) -> str:
@@ -51,7 +50,7 @@ def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = Fals
     rows: list[list[Cell]] = []
     for point in sweep.points:
         estimate = point.estimate
-        row: list[Cell] = [_value(value) for value in point.values]
+        row: list[Cell] = [value_text(value) for value in point.values]
         row += _lefts(estimate, names) if wide else least_cells(estimate)
         row += ["" if estimate.refused else mib(estimate.host.used), verdict_cell(estimate)]
         rows.append(row)
@@ -60,49 +59,14 @@ def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = Fals
     fitting = sum(point.estimate.fits for point in sweep.points)
     lines: list[Text | str] = [
         Text(model_line(first), "bold"),
-        f"{settings_text(first, given, sweep.axes)}: MiB",
+        f"{settings_text(first, given, sweep.axes)}{whole_context(first, sweep.axes)}: MiB",
         "",
         *column_lines(head, rows, aligned, unicode),
         "",
         f"{fitting} of {len(rows)} fit",
     ]
+    lines += remarks(sweep.axes, [(point.values, point.estimate) for point in sweep.points])
     return to_text([*lines, *closing_notes(point.estimate for point in sweep.points)], colour)
-
-
-def render_largest(
-    name: str,
-    axes: Sequence[Axis],
-    rows: Sequence[LargestRow],
-    given: Sequence[str] = (),
-    *,
-    colour: bool = False,
-    unicode: bool = True,
-) -> str:
-    """A row a combination of the other ``axes``: the largest value, what it leaves, and why the next does not fit."""
-    first = rows[0].largest.estimate
-    cells: list[list[Cell]] = []
-    for row in rows:
-        found = row.largest
-        cell: list[Cell] = [_value(value) for value in row.values]
-        if found.value is None:
-            cell += [("none", "bold red"), "", "", verdict_cell(found.estimate)[0]]
-        else:
-            left, on = least_cells(found.estimate)
-            cell += [(f"{found.value:,}", "bold green"), left, on, _beyond(found)]
-        cells.append(cell)
-    heads = [*(axis.name for axis in axes), f"largest {name}", "left, MiB", "on", "and then"]
-    aligned = [*(axis.is_number for axis in axes), True, True, False, False]
-    tried = sum(row.largest.tried for row in rows)
-    how = " and ".join(sorted({row.largest.method for row in rows}))
-    lines: list[Text | str] = [
-        Text(model_line(first), "bold"),
-        settings_text(first, given, axes),
-        "",
-        *column_lines(heads, cells, aligned, unicode),
-        "",
-        f"found by {how}, {tried} estimates",
-    ]
-    return to_text([*lines, *closing_notes(row.largest.estimate for row in rows)], colour)
 
 
 def sweep_csv(sweep: Sweep) -> str:
@@ -124,56 +88,30 @@ def sweep_csv(sweep: Sweep) -> str:
         row += [""] * 3 if e.refused else [e.host.model, e.host.context, e.host.compute]
         row += [e.fits, e.exact, e.refused.kind if e.refused else ""]
         rows.append(row)
-    return _csv([*head, "host model", "host context", "host compute", "fits", "exact", "refused"], rows)
-
-
-def largest_csv(name: str, axes: Sequence[Axis], rows: Sequence[LargestRow]) -> str:
-    """A row a combination of the other axes: the largest value, the bytes it leaves, how it was found."""
-    head = [*(axis.name for axis in axes), f"largest {name}", "least left", "method", "tried"]
-    table: list[list[object]] = []
-    for row in rows:
-        found = row.largest
-        value, left = ("", "") if found.value is None else (found.value, slack(found.estimate))
-        table.append([*row.values, value, left, found.method, found.tried])
-    return _csv(head, table)
+    return csv_text([*head, "host model", "host context", "host compute", "fits", "exact", "refused"], rows)
 
 
 def sweep_json(sweep: Sweep) -> str:
     """One object: the axes and the points, each with its whole estimate."""
     points = [
-        {"values": _named(sweep.axes, point.values), "estimate": estimate_object(point.estimate)}
+        {"values": named_values(sweep.axes, point.values), "estimate": estimate_object(point.estimate)}
         for point in sweep.points
     ]
-    return json.dumps({"axes": [_axis_object(axis) for axis in sweep.axes], "points": points}, indent=2) + "\n"
+    return json.dumps({"axes": [axis_object(axis) for axis in sweep.axes], "points": points}, indent=2) + "\n"
 
 
-def largest_json(name: str, axes: Sequence[Axis], rows: Sequence[LargestRow]) -> str:
-    """One object: the axis, and for each combination of the others the largest value with its estimate."""
-    found = [
-        {
-            "values": _named(axes, row.values),
-            "value": row.largest.value,
-            "method": row.largest.method,
-            "tried": row.largest.tried,
-            "estimate": estimate_object(row.largest.estimate),
-            "beyond": None
-            if row.largest.beyond is None
-            else {"value": row.largest.beyond[0], "estimate": estimate_object(row.largest.beyond[1])},
-        }
-        for row in rows
-    ]
-    return json.dumps({"axis": name, "axes": [_axis_object(axis) for axis in axes], "largest": found}, indent=2) + "\n"
-
-
-def _axis_object(axis: Axis) -> dict[str, Any]:
+def axis_object(axis: Axis) -> dict[str, Any]:
+    """An axis as JSON has it."""
     return {"name": axis.name, "flags": list(axis.flags), "values": list(axis.values)}
 
 
-def _named(axes: Sequence[Axis], values: Sequence[Value]) -> dict[str, Value]:
+def named_values(axes: Sequence[Axis], values: Sequence[Value]) -> dict[str, Value]:
+    """One value of each axis, by the axis' name."""
     return {axis.name: value for axis, value in zip(axes, values, strict=True)}
 
 
-def _csv(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as CSV; true and false as JSON writes them."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)
@@ -186,7 +124,8 @@ def device_names(estimates: Iterable[Estimate]) -> list[str]:
     return list(dict.fromkeys(device.name for estimate in estimates for device in estimate.devices))
 
 
-def _value(value: Value) -> str:
+def value_text(value: Value) -> str:
+    """One value of an axis as a table shows it."""
     return f"{value:,}" if isinstance(value, int) else printable(value)
 
 
@@ -197,15 +136,26 @@ def _lefts(estimate: Estimate, names: Sequence[str]) -> list[Cell]:
 
 def least_cells(estimate: Estimate) -> list[Cell]:
     """What is left where least is, and where that is."""
-    if estimate.refused:
+    place = _least(estimate)
+    if place is None:
         return ["", ""]
+    left, name = place
+    return [(mib(left), "red" if left < 0 else "green"), name]
+
+
+def least_place(estimate: Estimate) -> str:
+    """Where least is left; nothing where all is."""
+    place = _least(estimate)
+    return "" if place is None else place[1]
+
+
+def _least(estimate: Estimate) -> tuple[int, str] | None:
+    if estimate.refused:
+        return None
     places = [(device.left, device.name) for device in estimate.devices if device.used]
     if estimate.host.left is not None:
         places.append((estimate.host.left, "the host"))
-    if not places:
-        return ["", ""]
-    left, name = min(places)
-    return [(mib(left), "red" if left < 0 else "green"), name]
+    return min(places, default=None)
 
 
 def verdict_cell(estimate: Estimate) -> tuple[str, str]:
@@ -214,23 +164,33 @@ def verdict_cell(estimate: Estimate) -> tuple[str, str]:
         return f"refused: {printable(estimate.refused.title)}", "red"
     if estimate.fits:
         return "fits", "green"
+    return f"short: {shortage(estimate)}", "red"
+
+
+def shortage(estimate: Estimate) -> str:
+    """Where memory is short, and by how many MiB; nothing when it is not."""
     short = [f"{device.name} {mib(-device.left, up=True)}" for device in estimate.short]
     if estimate.host.left is not None and estimate.host.left < 0:
         short.append(f"host {mib(-estimate.host.left, up=True)}")
-    shown = ", ".join(short[:2]) + (f" and {len(short) - 2} more" if len(short) > 2 else "")
-    return f"short: {shown}", "red"
-
-
-def _beyond(found: Largest) -> str:
-    if found.beyond is None:
-        return "nothing larger was asked"
-    value, estimate = found.beyond
-    return f"{value:,} is {verdict_cell(estimate)[0]}{'' if estimate.refused else ' MiB'}"
+    return ", ".join(short[:2]) + (f" and {len(short) - 2} more" if len(short) > 2 else "")
 
 
 def closing_notes(estimates: Iterable[Estimate]) -> list[str]:
-    """What is not checked, what is asked of the model, and why some of it is not exact, each reason once."""
+    """Why some are refused, what is not checked or not counted, why some of it is not exact: each once."""
     estimates = list(estimates)
     reasons = dict.fromkeys(e.approximate for e in estimates if e.approximate)
     contexts = dict.fromkeys(note for e in estimates if (note := context_note(e)))
-    return [*host_notes(estimates), *contexts, *(f"not exact: {why}" for why in reasons)]
+    refusals = dict.fromkeys(_refusal(e.refused) for e in estimates if e.refused is not None)
+    uncounted = any(e.refused is None and e.devices for e in estimates)
+    return [
+        *refusals,
+        *host_notes(estimates),
+        *(["not included: the CUDA context of each process, pools that grow at run time"] if uncounted else []),
+        *contexts,
+        *(f"not exact: {why}" for why in reasons),
+    ]
+
+
+def _refusal(refused: Refusal) -> str:
+    said = "" if refused.title == refused.said else f": {refused.said}"
+    return printable(f"{refused.title}{said}" + (f"; {refused.mend}" if refused.mend else ""))

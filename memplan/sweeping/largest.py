@@ -1,4 +1,4 @@
-"""The largest value of an axis with which everything still fits.
+"""The largest value of an axis with which everything still fits; or the smallest, as of layers kept on the host.
 
 By bisection where what is left falls as the value rises, by scan where it does not: compute buffers are not monotone,
 and llama.cpp refuses some settings between others that it takes. Values just above the answer are tried as well.
@@ -30,15 +30,17 @@ NEIGHBOURS = 8
 """Values above the answer of a bisection that are tried too: packing moves by a little from value to value."""
 CONTEXT_STEP = 256
 """Tokens that llama.cpp pads a context to."""
+MOST_SLOTS = 64
+MOST_UBATCH = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The largest value that fits.
+    """The largest value that fits, or the smallest: the farthest one way, as the values were put in order.
 
-    ``value``: None when none does.  ``estimate``: with it, or with the smallest value when none fits.  ``beyond``: the
+    ``value``: None when none does.  ``estimate``: with it, or with the nearest value when none fits.  ``beyond``: the
     next value and its estimate, which does not fit; None when the axis ends first.  ``method``: BISECTION or SCAN.
-    ``tried``: how many values were estimated.
+    ``tried``: how many values were estimated.  ``first``: the value that is nearest, where the search starts.
     """
 
     value: int | None
@@ -46,20 +48,27 @@ class Largest:
     beyond: tuple[int, Estimate] | None
     method: str
     tried: int
+    first: int
 
 
-def slack(estimate: Estimate) -> int | None:
-    """Bytes left on the device that has least, the host too if its memory is known; None when refused."""
+def slack(estimate: Estimate, margin: int = 0) -> int | None:
+    """Bytes left on the device that has least, the host too if its memory is known; None when refused.
+
+    ``margin`` bytes of each GPU are not counted as left.
+    """
     if estimate.refused is not None:
         return None
-    left = [device.left for device in estimate.devices]
+    left = [device.left - margin for device in estimate.devices]
     if estimate.host.left is not None:
         left.append(estimate.host.left)
     return min(left, default=0)
 
 
-def largest(candidates: Sequence[int], ask: Callable[[int], Estimate]) -> Largest:
-    """The largest of ``candidates`` (rising) that fits, as ``ask`` answers."""
+def largest(candidates: Sequence[int], ask: Callable[[int], Estimate], margin: int = 0) -> Largest:
+    """The last of ``candidates`` (in order, rising for the largest) that fits, as ``ask`` answers.
+
+    ``margin``: bytes that are to be left on every GPU.
+    """
     known: dict[int, Estimate] = {}
 
     def at(i: int) -> Estimate:
@@ -67,16 +76,20 @@ def largest(candidates: Sequence[int], ask: Callable[[int], Estimate]) -> Larges
             known[i] = ask(candidates[i])
         return known[i]
 
+    def left(i: int) -> int | None:
+        return slack(at(i), margin)
+
     last = len(candidates) - 1
     samples = _spread(last, SAMPLES)
-    monotone = _falls([slack(at(i)) for i in samples])
-    best = _last_fit(samples if monotone else _spread(last, SCANNED), at)
+    monotone = _falls([left(i) for i in samples])
+    best = _last_fit(samples if monotone else _spread(last, SCANNED), lambda i: (left(i) or 0) >= 0 and at(i).fits)
     return Largest(
         None if best < 0 else candidates[best],
         estimate=at(max(best, 0)),
         beyond=(candidates[best + 1], at(best + 1)) if best < last else None,
         method=BISECTION if monotone else SCAN,
         tried=len(known),
+        first=candidates[0],
     )
 
 
@@ -94,52 +107,64 @@ def _falls(left: Sequence[int | None]) -> bool:
     return len(fitting) == start + bool(fitting) and all(b <= a for a, b in pairwise(rest))
 
 
-def _last_fit(grid: Sequence[int], at: Callable[[int], Estimate]) -> int:
+def _last_fit(grid: Sequence[int], fits: Callable[[int], bool]) -> int:
     """The largest index that fits, -1 for none: from the top of the grid down, then halving what lies above it."""
-    found = next((k for k in range(len(grid) - 1, -1, -1) if at(grid[k]).fits), -1)
+    found = next((k for k in range(len(grid) - 1, -1, -1) if fits(grid[k])), -1)
     if found < 0 or found == len(grid) - 1:
         return grid[found] if found >= 0 else -1
     low, high = grid[found], grid[found + 1]
     while high - low > 1:
         middle = (low + high) // 2
-        if at(middle).fits:
+        if fits(middle):
             low = middle
         else:
             high = middle
     above = range(min(low + NEIGHBOURS, grid[found + 1] - 1), low, -1)
-    return next((i for i in above if at(i).fits), low)
+    return next((i for i in above if fits(i)), low)
 
 
-def candidates(sweeper: Sweeper, name: str) -> tuple[Axis, tuple[int, ...]]:
+def candidates(sweeper: Sweeper, name: str, option: str = "--max") -> tuple[Axis, tuple[int, ...]]:
     """The axis to be made as large as possible, and the values to try: those that were given, or all that make sense.
 
-    Raises FlagError for an axis that has no order.
+    Rising.  ``option``: how it was asked for, ``--max`` or ``--min``.  Raises FlagError for an axis that has no order.
     """
     flags = axis_flags(name)
     for axis in sweeper.axes:
         if axis.is_called(name):
             if not axis.is_number:
-                raise FlagError(f"--max {name}: {axis.name} has values that are not numbers")
+                raise FlagError(f"{option} {name}: {axis.name} has values that are no numbers")
             return axis, tuple(sorted(value for value in axis.values if isinstance(value, int)))
-    header = sweeper.subject.header
-    if flags and flags[0] in same_setting("-c"):
-        top = max(CONTEXT_STEP, load_hparams(header).n_ctx_train)
-        values = range(CONTEXT_STEP, top + 1, max(CONTEXT_STEP, -(-top // MAX_VALUES // CONTEXT_STEP) * CONTEXT_STEP))
-    elif flags and flags[0] in same_setting("-np"):
-        values = range(1, 65)
-    elif flags and flags[0] in same_setting("-ub"):
-        values = range(32, 8193, 32)
-    elif not flags or not all(flag in NUMBER | same_setting("-ngl") for flag in flags):
-        raise FlagError(f"--max {name}: takes no numbers, so none is the largest; name one that does, as ctx, np or ub")
-    else:
-        raise FlagError(f"--max {name}: say which values to try, as in --over {name}=1:64:1")
+    if not flags or not all(flag in NUMBER | same_setting("-ngl") for flag in flags):
+        raise FlagError(f"{option} {name}: takes no numbers, so none is last; name one that does, as ctx, np or ub")
+    values = _all_that_make_sense(sweeper.subject, flags[0])
+    if not values:
+        raise FlagError(f"{option} {name}: say which values to try, as in --over {name}=1:64:1")
     return Axis(name, flags, tuple(values)), tuple(values)
 
 
-def largest_of(sweeper: Sweeper, axis: Axis, values: Sequence[int], others: tuple[Value, ...]) -> Largest:
-    """The largest of ``values`` that fits with one combination of all other axes' values, in their order."""
+def _all_that_make_sense(subject: Subject, flag: str) -> range:
+    """The values of a setting; none where there is no telling."""
+    hp = load_hparams(subject.header)
+    if flag in same_setting("-c"):
+        top = max(CONTEXT_STEP, hp.n_ctx_train)
+        return range(CONTEXT_STEP, top + 1, max(CONTEXT_STEP, -(-top // MAX_VALUES // CONTEXT_STEP) * CONTEXT_STEP))
+    if flag in same_setting("-np"):
+        return range(1, MOST_SLOTS + 1)
+    if flag in same_setting("-ub"):
+        return range(32, min(MOST_UBATCH, max(32, parse_flags(subject.flags, subject.app).n_batch)) + 1, 32)
+    if flag in same_setting("-ncmoe"):
+        return range(hp.n_layer + 1)
+    if flag in same_setting("-ngl"):
+        return range(hp.n_layer + 2)
+    return range(0)
+
+
+def largest_of(
+    sweeper: Sweeper, axis: Axis, values: Sequence[int], others: tuple[Value, ...], margin: int = 0
+) -> Largest:
+    """The last of ``values`` that fits with one combination of all other axes' values, in their order."""
     at = sweeper.axes.index(axis)
-    return largest(values, lambda value: sweeper.at((*others[:at], value, *others[at:])))
+    return largest(values, lambda value: sweeper.at((*others[:at], value, *others[at:])), margin)
 
 
 def find_largest(
@@ -151,6 +176,7 @@ def find_largest(
     release: str = "latest",
     without_ops: Iterable[str] = (),
     app: str = "server",
+    margin: int = 0,
 ) -> Largest:
     """The largest value of one setting with which everything still fits.
 
@@ -160,16 +186,39 @@ def find_largest(
         name: the setting: ``ctx``, ``np``, ``ub`` or any flag that takes a number.
         values: those to try, as ``[4096, 8192]`` or ``"4096:65536:4096"``; by default all that make sense.
         release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.
+        margin: bytes to leave on every GPU.
     Raises:
         MemplanError: a setting, value, flag or device that cannot be, in one line.
     """
+    subject = Subject(header, tuple(flags), rig, release, tuple(without_ops), app)
+    return _farthest(subject, name, values, margin)
+
+
+def find_smallest(
+    header: Header,
+    flags: Sequence[str],
+    rig: Rig,
+    name: str = "ncmoe",
+    values: str | Sequence[int] | None = None,
+    release: str = "latest",
+    without_ops: Iterable[str] = (),
+    app: str = "server",
+    margin: int = 0,
+) -> Largest:
+    """The smallest value of one setting with which everything still fits, as of ``ncmoe``; else as ``find_largest``."""
+    subject = Subject(header, tuple(flags), rig, release, tuple(without_ops), app)
+    return _farthest(subject, name, values, margin, down=True)
+
+
+def _farthest(
+    subject: Subject, name: str, values: str | Sequence[int] | None, margin: int, down: bool = False
+) -> Largest:
     from memplan.estimator import check_types
 
-    check_types(header, parse_flags(flags, app), rig, release)
+    check_types(subject.header, parse_flags(subject.flags, subject.app), subject.rig, subject.release)
     given = () if values is None else (_axis(name, values),)
-    subject = Subject(header, tuple(flags), rig, release, tuple(without_ops), app)
     axis, tried = candidates(Sweeper(subject, given), name)
-    return largest_of(Sweeper(subject, [axis]), axis, tried, ())
+    return largest_of(Sweeper(subject, [axis]), axis, tried[::-1] if down else tried, (), margin)
 
 
 def _axis(name: str, values: str | Sequence[int]) -> Axis:

@@ -57,11 +57,11 @@ def test_a_pasted_command_line_can_be_swept(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_largest_context(capsys: pytest.CaptureFixture[str]) -> None:
     line = ("sweep", MODEL, "--gpu", "RTX PRO 6000:97886:84000:12.0", "-np", "1", "--max", "ctx")
-    found = json.loads(out(capsys, *line, "--json"))["largest"][0]
+    found = json.loads(out(capsys, *line, "--json"))["found"][0]
     assert found["beyond"]["value"] == found["value"] + 256
     assert found["estimate"]["devices"][0]["left"] >= 0 > found["beyond"]["estimate"]["devices"][0]["left"]
     assert f"{found['value']:,}" in out(capsys, *line)
-    assert out(capsys, *line, "--csv").splitlines()[0] == "largest ctx,least left,method,tried"
+    assert out(capsys, *line, "--csv").splitlines()[0] == "largest ctx,least left,on,next,next left,method,tried"
     small = ("sweep", MODEL, "--gpu", "RTX 3090", "--max", "ctx", "--over", "ctx=4096,8192", "--check")
     assert "none" in out(capsys, *small, status=1)
     assert "0 of 1 fit" in out(capsys, "sweep", MODEL, "--gpu", "RTX 3090", "--over", "ctx=4096", "--check", status=1)
@@ -176,7 +176,10 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("sweep", MODEL, *GPU, "--over", "ctx=1:4000:1", "--over", "np=1:99:1"), "at most"),
     (("sweep", MODEL, *GPU, "--max", "llama"), "--max llama: takes no numbers"),
     (("sweep", MODEL, *GPU, "--max", "fa"), "takes no numbers"),
-    (("sweep", MODEL, *GPU, "--max", "ngl"), "--over ngl=1:64:1"),
+    (("sweep", MODEL, *GPU, "--max", "threads"), "--over threads=1:64:1"),
+    (("sweep", MODEL, *GPU, "--max", "ctx", "--min", "ncmoe"), "only one of them"),
+    (("sweep", MODEL, *GPU, "--over", "ctx=4k,8k", "--margin", "5"), "goes with --max or --min"),
+    (("sweep", MODEL, *GPU, "--max", "ctx", "--margin", "-5"), "--margin"),
     (("sweep", MODEL, *GPU, "--over", "np=1", "--host-mib", "0"), "--host-mib 0: must be 1 or more"),
     (("plan", MODEL, *GPU, "--format", "sh", "-o", "plan.sh"), "-o: this command writes to stdout"),
     (("verify", "/nowhere/m.gguf"), "/nowhere/m.gguf"),
@@ -185,8 +188,8 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("slots", MODEL, *GPU, "--np", ",".join(map(str, range(1, 257)))), "256 counts of slots; at most 32"),
     (("preset", "show", ""), "which preset?"),
     (("preset", "show", "x" * 5000), "there is none"),
-    (("preset", "--fit", MODEL, *GPU, "--projector", os.devnull), "an empty file"),
-    (("preset", "--fit", MODEL, *GPU, "--projector", "/"), "no file"),
+    (("preset", "--fit", MODEL, *GPU, "--projector", os.devnull), "the file is empty"),
+    (("preset", "--fit", MODEL, *GPU, "--projector", "/"), "is a folder"),
     (("estimate", MODEL, "--gpu", "RTX 3090:::1.0"), "compiled for 5.0 and above"),
     (("estimate", MODEL, *GPU, "--override-kv", "general.architecture=str:llama"), "is not modelled"),
     (("sweep", MODEL, *GPU, "--max", "ctk"), "takes no numbers"),

@@ -68,7 +68,7 @@ WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("estimate", MODEL, "--gpu", "RTX 3090:10:5:x"), "as in 8.6"),
     (("estimate", MODEL, "--gpu", "17*RTX 3090"), "1 to 16"),
     (("estimate", MODEL, "--gpu", "0*RTX 3090"), "1 to 16"),
-    (("estimate", MODEL, "--gpu", "16*RTX 3090", *GPU), "17 GPUs in all"),
+    (("estimate", MODEL, "--gpu", "16*RTX 3090", *GPU), "17 GPUs: llama.cpp starts with 1 to 16"),
     (("estimate", MODEL, *GPU, "--app", "bench"), "server, cli"),
     (("estimate", MODEL, *GPU, "--app"), "--app needs a value"),
     (("estimate", MODEL, *GPU, "--app", "cli", "-np", "-1"), "with --app cli"),

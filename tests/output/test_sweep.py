@@ -7,16 +7,11 @@ import json
 import pytest
 
 from memplan.output.sweep import (
-    LargestRow,
-    largest_csv,
-    largest_json,
-    render_largest,
     render_sweep,
     sweep_csv,
     sweep_json,
 )
-from memplan.sweeping.axes import parse_axis
-from memplan.sweeping.largest import largest_of
+from tests.estimates import REFUSAL
 from tests.output.pictures import GIB, RIG, in_proportion, swept
 
 
@@ -28,7 +23,11 @@ def test_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[5].split() == ["4,096", "1", "17,344", "17,280", "0", "fits"]
     assert lines[8].split()[:2] == ["1,048,576", "2"]
     assert lines[8].endswith("short: CUDA0 15,360, CUDA1 48,128")
-    assert lines[-1] == "2 of 4 fit"
+    assert lines[-3:] == [
+        "2 of 4 fit",
+        "the context is that of all slots together: each has its part",
+        "not included: the CUDA context of each process, pools that grow at run time",
+    ]
 
 
 def test_many_gpus_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +41,9 @@ def test_many_gpus_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_refusals_and_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     _, sweep = swept(monkeypatch, ["ctx=4096,8192"], lambda d, c, n: None if c == 4096 else 0)
-    assert "refused: k-v-types-differ" in render_sweep(sweep)
+    text = render_sweep(sweep)
+    assert "refused: k-v-types-differ" in text
+    assert f"k-v-types-differ: {REFUSAL.said}; {REFUSAL.mend}" in text
     assert "\x1b[" in render_sweep(sweep, colour=True)
 
 
@@ -64,31 +65,3 @@ def test_json_holds_every_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [axis["values"] for axis in found["axes"]] == [[1, 2], [4096, 8192]]
     assert [point["values"] for point in found["points"]][1] == {"np": 1, "ctx": 8192}
     assert found["points"][1]["estimate"]["devices"][1]["context"] == in_proportion(1, 8192, 1)
-
-
-def test_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweeper, _ = swept(monkeypatch, ["np=1", "ctx=4096"])
-    np, ctx = parse_axis("np=1,4"), parse_axis("ctx=4096:1048576:4096")
-    sweeper = type(sweeper)(sweeper.subject, [np, ctx])
-    values = tuple(value for value in ctx.values if isinstance(value, int))
-    rows = [LargestRow((n,), largest_of(sweeper, ctx, values, (n,))) for n in (1, 4)]
-    text = render_largest("ctx", [np], rows, ["-cmoe"])
-    lines = text.splitlines()
-    assert lines[3].split()[:3] == ["np", "largest", "ctx"]
-    last = (17 * GIB // (16384 * 8)) // 4096 * 4096
-    assert lines[6].split()[:4] == ["4", f"{last:,}", lines[6].split()[2], "CUDA1"]
-    assert f"{last + 4096:,} is short: CUDA1" in lines[6]
-    assert "found by bisection" in lines[-1]
-    table = list(csv.DictReader(io.StringIO(largest_csv("ctx", [np], rows))))
-    assert table[1]["largest ctx"] == str(last)
-    found = json.loads(largest_json("ctx", [np], rows))
-    assert found["largest"][1]["value"] == last
-    assert found["largest"][1]["beyond"]["value"] == last + 4096
-    assert found["largest"][1]["estimate"]["n_ctx"] == last
-
-
-def test_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweeper, _ = swept(monkeypatch, ["ctx=4096,8192"], lambda *_: 100 * GIB)
-    row = LargestRow((), largest_of(sweeper, sweeper.axes[0], (4096, 8192), ()))
-    assert "none" in render_largest("ctx", [], [row])
-    assert largest_csv("ctx", [], [row]).splitlines()[1].startswith(",,bisection")

@@ -12,7 +12,16 @@ from memplan.models.builtin import builtin_header
 from memplan.result import BufferUse, Estimate
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import parse_axis
-from memplan.sweeping.largest import BISECTION, SCAN, candidates, find_largest, largest, largest_of, slack
+from memplan.sweeping.largest import (
+    BISECTION,
+    SCAN,
+    candidates,
+    find_largest,
+    find_smallest,
+    largest,
+    largest_of,
+    slack,
+)
 from memplan.sweeping.sweep import Subject, Sweeper
 from tests.estimates import REFUSAL, made_up
 
@@ -103,7 +112,7 @@ def test_given_values_are_the_candidates() -> None:
     assert found.value == 1024
 
 
-@pytest.mark.parametrize(("over", "name"), [("fa=on,off", "fa"), ("np=1", "ncmoe"), ("np=1", "llama"), ("np=1", "cxt")])
+@pytest.mark.parametrize(("over", "name"), [("fa=on,off", "fa"), ("np=1", "nkvo"), ("np=1", "llama"), ("np=1", "cxt")])
 def test_axes_without_an_order(over: str, name: str) -> None:
     sweeper = Sweeper(Subject(MODEL, (), parse_gpus(["RTX 3090"])), [parse_axis(over)])
     with pytest.raises(FlagError):
@@ -121,3 +130,20 @@ def test_the_largest_setting_in_one_call() -> None:
     assert find_largest(MODEL, ["-cmoe"], parse_gpus(["2*RTX 3090"]), "ubatch", [512, 256, 1024]).value == 1024
     with pytest.raises(FlagError, match="takes no numbers"):
         find_largest(MODEL, [], rig, "fa")
+
+
+def test_the_smallest_setting_in_one_call() -> None:
+    """What -ncmoe is looked for with; the margin is kept on every GPU."""
+    rig, flags = parse_gpus(["2*RTX 3090"]), ["-np", "1", "-c", "65536"]
+    exact, roomy = find_smallest(MODEL, flags, rig), find_smallest(MODEL, flags, rig, margin=2 << 30)
+    assert exact.value is not None and exact.beyond is not None and exact.beyond[0] == exact.value - 1
+    assert exact.estimate.fits and not exact.beyond[1].fits
+    assert roomy.value is not None and roomy.value > exact.value
+    assert min(device.left for device in roomy.estimate.devices) >= 2 << 30
+    with pytest.raises(FlagError, match="which values to try"):
+        find_smallest(MODEL, flags, rig, "threads")
+
+
+def test_a_ubatch_is_tried_up_to_the_batch() -> None:
+    found = find_largest(MODEL, ["-np", "1", "-c", "65536", "-cmoe", "-b", "1024"], parse_gpus(["2*RTX 3090"]), "ub")
+    assert (found.value, found.beyond, found.estimate.n_ubatch) == (1024, None, 1024)
