@@ -19,6 +19,7 @@ from memplan.cli.commands import DIRECT
 from memplan.models.raw import header_file
 from memplan.outfile import write_atomically
 from tests.cli.test_verify import fit_params
+from tests.gguf import writer
 
 TOP = Path(__file__).parents[2]
 COMMANDS = (*DIRECT, *completion.TYPER)
@@ -46,7 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("model.gguf", "flash.gguf"):
         write_atomically(where / name, made.data)
     shutil.copy(TOP / "tests/data/logs/good-v0.5.0.log", where / "log.txt")
-    (where / "mmproj.gguf").write_bytes(made.data)
+    projector = writer.header([("general.architecture", "str", "clip")], [("v.patch_embd.weight", (64, 64), "f16")])
+    (where / "mmproj.gguf").write_bytes(projector)
     for name in ("examples", "presets"):
         (where / name).symlink_to(TOP / name)
     (where / "build" / "bin").mkdir(parents=True)
