@@ -61,10 +61,15 @@ def parse_gpu_spec(spec: str) -> tuple[Gpu, ...]:
         gpu = make_gpu(name, _mib("total", total), _mib("free", free), cc, backend)
         return (gpu,) * check_count(count)
     except RigError as error:
-        several = [part.strip() for part in re.split(r"[+,;&]", spec)]
-        apart = " ".join(f"--gpu {shown(part, 30)}" for part in several[:4])
-        why = f"repeat --gpu for each kind: {apart}" if len(several) > 1 and all(several) else str(error)
-        raise RigError(f"--gpu {shown(spec)}: {why}") from None
+        raise RigError(f"--gpu {shown(spec)}: {_several(spec) or error}") from None
+
+
+def _several(spec: str) -> str:
+    """What to write in place of several kinds in one spec; nothing when it is one."""
+    kinds = [part.strip() for part in re.split(r"[+,;&]", spec)]
+    if len(kinds) < 2 or not all(kinds):
+        return ""
+    return "repeat --gpu for each kind: " + " ".join(f"--gpu {shown(part, 30)}" for part in kinds[:4])
 
 
 def _counted(spec: str) -> tuple[int, str]:
@@ -75,7 +80,8 @@ def _counted(spec: str) -> tuple[int, str]:
     wrong = re.match(r"([^:*\xd7]*)[*\xd7]|\s*([-+.0-9]+)\s*[xX]\s", spec)
     if wrong:
         count = (wrong[1] or wrong[2] or "").strip()
-        raise RigError(f"--gpu {shown(spec)}: the count {shown(count, 20)} must be a whole number from 1 to {MAX_GPUS}")
+        why = _several(spec) or f"the count {shown(count, 20)} must be a whole number from 1 to {MAX_GPUS}"
+        raise RigError(f"--gpu {shown(spec)}: {why}")
     return 1, spec
 
 
