@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -221,6 +224,35 @@ def test_programs_that_do_not_end(
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1) and said in err
     assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_an_end_in_between_leaves_nothing(name: str, status: int, tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    cases = (("--version", VERSION), ("--list-devices", DEVICES))
+    slow = script(tmp_path / "llama-fit-params", *cases, otherwise=f"sleep 30; touch {tmp_path}/lives")
+    command = [sys.executable, "-m", "memplan", *LINE, "--program", slow]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    try:
+        for _ in range(600):
+            calls = tmp_path / "llama-fit-params.calls"
+            if calls.exists() and "--fit-print" in calls.read_text():
+                break
+            time.sleep(0.05)
+        group = int(subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, check=True).stdout)
+        process.send_signal(getattr(signal, name))
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, out, err) == (status, b"", b"")
+    assert list(folder.iterdir()) == []
+    left = subprocess.run(["ps", "-A", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    living = [line.split() for line in left.splitlines() if line.split()[0] == str(group)]
+    assert all(state.startswith("Z") for _, state in living), living
 
 
 def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
