@@ -18,6 +18,7 @@ import difflib
 import gzip
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -49,6 +50,9 @@ FLAGS = ["-c", "131072", "-b", "2048", "-ub", "512", "-np", "1", "-fa", "on"]
 BLOCK = 250
 """Nodes to a hash of a digest."""
 
+_COPY = re.compile(r"[^#]+#(.*)#[0-9]+$")
+"""The name of a copy on another device: ``CUDA0#NAME#0``."""
+
 Node = list[Any]
 """(name, op, type, ne, nb, offset of a view, sources: a node's number or a leaf's type, ne, nb)."""
 
@@ -69,12 +73,23 @@ def golden_nodes(path: Path) -> list[Node]:
             base["op"] == "GET_ROWS" and by_id[base["src"][0]]["name"] == "token_embd.weight"
         )
 
-    def source(id: str) -> object:
-        t = by_id[id]
-        return number[id] if id in number and not copied(t) else [t["type"], t["ne"], t["nb"]]
+    named: dict[str, list[dict[str, Any]]] = {}
+    for t in nodes:
+        named.setdefault(t["name"], []).append(t)
+
+    def original(t: dict[str, Any], at: int) -> dict[str, Any]:
+        """What the scheduler copied for a split that another device computes: the last of its name before."""
+        of = _COPY.match(t["name"])
+        before = [n for n in named.get(of[1], ()) if number[n["id"]] < at] if of is not None else []
+        return before[-1] if before else t
+
+    def source(id: str, at: int) -> object:
+        t = by_id[id] if id in number else original(by_id[id], at)
+        return number[t["id"]] if t["id"] in number and not copied(t) else [t["type"], t["ne"], t["nb"]]
 
     return [
-        _node(t["name"], t["op"], t["type"], t["ne"], t["nb"], t.get("offset"), map(source, t["src"])) for t in nodes
+        _node(t["name"], t["op"], t["type"], t["ne"], t["nb"], t.get("offset"), (source(id, i) for id in t["src"]))
+        for i, t in enumerate(nodes)
     ]
 
 
@@ -176,16 +191,21 @@ def compared(asked: argparse.Namespace) -> int:
 
 def main() -> int:
     """Read the command line and answer it; the exit status, 2 for what cannot be read."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0], epilog="llama-server's flags follow after --"
+    )
     parser.add_argument("graph", type=Path)
     parser.add_argument("release")
     parser.add_argument("model", nargs="?", default="deepseek-v4-flash:antirez-q2")
     parser.add_argument("--app", choices=("server", "cli"), default="server")
     parser.add_argument("--without-op", action="append", default=[], type=known_op)
     parser.add_argument("--digest", action="store_true")
-    parser.add_argument("flags", nargs="*", metavar="-- FLAG")
+    words = sys.argv[1:]
+    at = words.index("--") if "--" in words else len(words)
+    asked = parser.parse_args(words[:at])
+    asked.flags = words[at + 1 :]
     try:
-        return compared(parser.parse_args())
+        return compared(asked)
     except (MemplanError, OSError) as fault:
         print(f"compare_graph: {fault}", file=sys.stderr)
     except (ValueError, KeyError) as fault:

@@ -89,6 +89,25 @@ def test_a_digest_is_the_line_that_is_kept(
     assert json.loads(capsys.readouterr().out) == DIGESTS["b10068"]
 
 
+def test_flags_follow_after_two_dashes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ["-c", "4096", "-np", "1"]
+    assert run(monkeypatch, str(WHOLE), "b10068", "--app", "cli", "--digest", "--", *flags) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["app"], found["flags"], found["nodes"]) == ("cli", flags, 9448)
+    assert run(monkeypatch, str(WHOLE), "b10068", "--", *flags) == 1  # another context: other sizes
+
+
+def test_a_copy_between_devices_is_what_was_copied(tmp_path: Path) -> None:
+    tensor = {"type": "f32", "ne": [4, 1, 1, 1], "nb": [4, 16, 16, 16], "flags": 0, "src": []}
+    weight = {**tensor, "id": "L0", "name": "CUDA0#w#0", "op": "NONE"}
+    made = {**tensor, "id": "0", "name": "made", "op": "SQRT", "src": ["L0"]}
+    copy = {**tensor, "id": "L1", "name": "CPU#made#0", "op": "NONE"}
+    used = {**tensor, "id": "1", "name": "used", "op": "SQR", "src": ["L1"]}
+    file = tmp_path / "graph.jsonl"
+    file.write_text("".join(json.dumps(t) + "\n" for t in (weight, made, copy, used)))
+    assert [node[-1] for node in golden_nodes(file)] == [[["f32", [4, 1, 1, 1], [4, 16, 16, 16]]], [0]]
+
+
 def test_a_graph_without_a_gpu_has_no_copies_and_is_the_same(tmp_path: Path) -> None:
     """llama.cpp's CPU build lists views of inputs as sources, where a scheduler with a GPU puts copies."""
     tensor = {"type": "f32", "ne": [4, 1, 1, 1], "nb": [4, 16, 16, 16], "flags": 0, "src": []}
