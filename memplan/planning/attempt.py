@@ -70,6 +70,7 @@ class Attempt:
         self.found: Candidate | None = None
         self.least = 0
         self.most: Candidate | None = None
+        self.more = False
 
     def best(self) -> Candidate | None:
         """The best that fits."""
@@ -92,8 +93,35 @@ class Attempt:
             if self.found is not None:
                 self._move(self.found)
         if self.found is not None and self.effort == "best":
+            self.found = self._refill(self.found)
             self._most(self.found)
         return self.found
+
+    def _refill(self, found: Candidate) -> Candidate:
+        """Take experts back from the host where a GPU has room for one: other layers' may leave a buffer as it is."""
+        margins, homes = self.search.setting.margins, found.layout.homes()
+        hashed = self.search.question.model.hparams.hash_layer_count
+        touched = {e.layer: 0 for layer in self.ledger.experts for e in layer}
+        host = [e for layer in self.ledger.experts[found.layout.first :] for e in layer]
+        host = [e for e in host if e.names[0] in found.layout.host]
+        for e in host:
+            touched[e.layer] += 1
+        # the largest that fits; layers without holes in the buffer first, then those that are split already
+        host.sort(key=lambda e: (-e.size, e.layer < hashed, touched[e.layer], e.layer))
+        tried: set[int] = set()
+        for _ in range(MORE_ROUNDS):
+            left = [found.estimate.devices[d].left - margins[d] for d in self.ledger.devices]
+            more = next((e for e in host if e.size <= left[homes[e.layer]] and e.layer not in tried), None)
+            if more is None:
+                break
+            layout = replace(found.layout, host=found.layout.host - set(more.names))
+            new = self._candidate(layout, self._ask(layout))
+            if new is not None:
+                found = new
+                host.remove(more)
+            else:
+                tried.add(more.layer)
+        return found
 
     def _most(self, found: Candidate) -> None:
         """Look for more bytes on GPUs than ``found`` has, even if that takes more time: ``most``."""
@@ -108,13 +136,15 @@ class Attempt:
             layout = replace(cutter.spread(cut.layout, rooms), no_op_offload=self.no_op_offload)
             if cutter.weights(layout) <= cutter.weights(found.layout):
                 return
+            self.more = True
             answer = self._ask(layout)
             if answer.refused is not None:
                 return
-            if fits_gpus(answer, self.search.setting.margins) and not host_is_short(answer):
-                self._take(layout, answer)
-                price = self.cutter.price(layout)
-                self.most = Candidate(layout, tuple(layout_args(layout, self.ledger)), answer, price)
+            new = self._candidate(layout, answer)
+            if new is not None:
+                self.most = self._refill(new)
+                if _rank(self.most) < _rank(found):
+                    self.found = self.most
                 return
             computes = list(map(max, computes, self._computes(answer)))
 
@@ -162,14 +192,20 @@ class Attempt:
     def _computes(self, found: Estimate) -> list[int]:
         return [found.devices[d].compute for d in self.ledger.devices]
 
-    def _take(self, layout: Layout, found: Estimate) -> bool:
-        """Keep a layout that leaves the margins, if it is better than what was found before."""
+    def _candidate(self, layout: Layout, found: Estimate) -> Candidate | None:
+        """The layout, if it leaves the margins."""
         if not fits_gpus(found, self.search.setting.margins):
-            return False
+            return None
         if host_is_short(found):
             self.search.host_is_short = True
+            return None
+        return Candidate(layout, tuple(layout_args(layout, self.ledger)), found, self.cutter.price(layout))
+
+    def _take(self, layout: Layout, found: Estimate) -> bool:
+        """Keep a layout that leaves the margins, if it is better than what was found before."""
+        new = self._candidate(layout, found)
+        if new is None:
             return False
-        new = Candidate(layout, tuple(layout_args(layout, self.ledger)), found, self.cutter.price(layout))
         old = self.found
         if old is None or _rank(new) < _rank(old):
             self.found = new

@@ -126,8 +126,11 @@ def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | Non
     most = search.most if found is not None else None
     if found is not None and most is not None and most.weights <= found.weights:
         most = None
-    always = most is not None or ledger.n_items > search.question.model.hparams.n_layer + 1
-    answer = replay_fit(search, ledger, always or (found is not None and _may_be_lucky(search, ledger, found)))
+    always = ledger.n_items > search.question.model.hparams.n_layer + 1  # --fit leaves layers of MTP out of its count
+    if found is not None and not always:
+        always = search.more and found is not search.most
+        always = always or _has_room(search, ledger, found) or _may_be_lucky(search, ledger, found)
+    answer = replay_fit(search, ledger, always)
     if answer is None or not leaves_margins(answer.estimate, search.setting.margins):
         return found
     if found is not None and found.weights >= answer.weights:
@@ -142,6 +145,14 @@ def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | Non
         if other is not None and other.weights >= answer.weights:
             return other
     return answer.candidate(search, ledger)
+
+
+def _has_room(search: Search, ledger: Ledger, found: Candidate) -> bool:
+    """Whether a GPU has room for an expert of its own layers on the host: other holes in its buffer may be better."""
+    margins, homes = search.setting.margins, found.layout.homes()
+    left = {d: found.estimate.devices[device].left - margins[device] for d, device in enumerate(ledger.devices)}
+    host = (e for layer in ledger.experts[found.layout.first :] for e in layer if e.names[0] in found.layout.host)
+    return any(e.size <= left[homes[e.layer]] for e in host)
 
 
 def _may_be_lucky(search: Search, ledger: Ledger, found: Candidate) -> bool:

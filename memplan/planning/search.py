@@ -22,7 +22,7 @@ class Search:
 
     ``refused``: why llama.cpp would not start, when an estimate said so.  ``host_is_short``: whether what fits the GPUs
     leaves more to the host than it can hold.  ``most``: a placement with more bytes on GPUs than what was found, though
-    it is slower.
+    it is slower.  ``more``: whether there may be one, by sums.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -35,6 +35,7 @@ class Search:
         self.refused: Refusal | None = None
         self.host_is_short = False
         self.most: Candidate | None = None
+        self.more = False
         self.estimates = 0
         self._known: dict[tuple[str, ...], Estimate] = {}
         self._ledger: Ledger | None = None
@@ -122,7 +123,7 @@ class Search:
             firsts = range(ledger.n_items + 1) if partial else (0,)
             attempt = Attempt(self, ledger, no_op_offload, firsts, effort)
             found = attempt.best()
-            self.most = attempt.most
+            self.most, self.more = attempt.most, attempt.more
             if found is not None and (found.layout.first < ledger.n_items or ledger.first == ledger.n_items):
                 return found
             if self.host_is_short:
