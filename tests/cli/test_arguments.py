@@ -119,7 +119,7 @@ def test_wrong_arguments(words: tuple[str, ...], said: str) -> None:
         (("m", "--cpu-moe=3"), "--cpu-moe takes no value"),
         (("m", "--ctx-size=3"), "a space, not an equals sign: --ctx-size 3"),
         (("m", "--indexer", "fused"), "--indexer is an option of memplan estimate, "),
-        (("m", "--margin", "512"), "--margin is an option of memplan plan, not of this command"),
+        (("m", "--margin", "512"), "--margin is an option of memplan sweep, plan, not of this command"),
         (("m", "--gppu", "a"), "did you mean --gpu"),
     ],
 )
