@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from memplan.planning.plan import NoPlan, Plan, Share
     from memplan.releases import RELEASES, Release, find_release
     from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
-    from memplan.rig import load_rig, parse_gpus
+    from memplan.rig import parse_gpus
+    from memplan.rig_file import load_rig
     from memplan.sweeping.largest import Largest, find_largest, find_smallest
     from memplan.sweeping.sweep import Sweep, SweepPoint, sweep
 
@@ -143,7 +144,8 @@ _HOMES = {
     "memplan.planning.plan": ("NoPlan", "Plan", "Share"),
     "memplan.releases": ("RELEASES", "Release", "find_release"),
     "memplan.result": ("BufferUse", "DeviceUse", "Estimate", "HostUse", "ModelSummary"),
-    "memplan.rig": ("load_rig", "parse_gpus"),
+    "memplan.rig": ("parse_gpus",),
+    "memplan.rig_file": ("load_rig",),
     "memplan.sweeping.largest": ("Largest", "find_largest", "find_smallest"),
     "memplan.sweeping.sweep": ("Sweep", "SweepPoint", "sweep"),
 }

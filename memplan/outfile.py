@@ -95,7 +95,7 @@ def _check_replaceable(target: Path, path: str, kind: Kind, force: bool) -> None
         file.seek(0)
         if _holds(kind, file):
             return
-        if start == b"GGUF" and not (force and _header_only(file)):
+        if start == b"GGUF":
             raise OutputError(
                 f"{shown(path)}: a model is there already, and is never replaced; give another name, or remove it"
             )
@@ -109,13 +109,6 @@ def _holds(kind: Kind, file: BinaryIO) -> bool:
         return kind.is_own(file)
     except (OSError, ValueError, MemplanError):
         return False
-
-
-def _header_only(file: BinaryIO) -> bool:
-    from memplan.gguf.raw import HEADER
-
-    file.seek(0)
-    return _holds(HEADER, file)
 
 
 def _umask() -> int:

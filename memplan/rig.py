@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from memplan.backends.cards import CONTEXT_MIB, find_card, suggest
 from memplan.backends.devices import CUDA, METAL, ROCM, RPC, SYCL, VULKAN, Gpu, Rig, in_device_order
 from memplan.errors import RigError, shown
-from memplan.infile import open_input
 
 MAX_GPUS: Final = 16
 """``llama_max_devices()`` and ``GGML_CUDA_MAX_DEVICES``: more abort. The scheduler's 16 backends are these and the CPU
@@ -28,7 +25,6 @@ MAX_BANDWIDTH: Final = 1e6
 """GB/s that a memory's peak may be: time is bytes divided by it."""
 
 _MAX_MIB: Final = 1 << 30
-_MAX_FILE: Final = 1 << 20
 _MIN_CAPABILITY: Final = 5  # ggml/src/ggml-cuda/CMakeLists.txt: CMAKE_CUDA_ARCHITECTURES
 _MAX_CAPABILITY: Final = 19  # 12 is today's; 86 is 8.6 without its point
 
@@ -97,35 +93,6 @@ def share_host(gpus: tuple[Gpu, ...]) -> bool:
     """Whether all GPUs but servers' are known to have the host's memory for theirs."""
     own = [gpu for gpu in gpus if gpu.backend != RPC]
     return bool(own) and all(gpu.integrated or gpu.backend == METAL for gpu in own)
-
-
-def load_rig(path: str | Path) -> Rig:
-    """The rig in a TOML or JSON file: ``gpus`` (name, total_mib, free_mib, compute_capability, count, backend,
-    integrated, rpc, bandwidth_gb_s), ``host_mib``, ``host_bandwidth_gb_s`` and ``unified``.
-
-    Raises RigError, naming the file and the field, when it cannot be read or is not such a file.
-    """
-    name = shown(os.fspath(path))
-    try:
-        with open_input(path) as file:
-            data = b""
-            while len(data) <= _MAX_FILE and (more := file.read(_MAX_FILE)):  # a pipe gives it in parts
-                data += more
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RigError(f"rig file {name}: {reason}") from None
-    if len(data) > _MAX_FILE:
-        raise RigError(f"rig file {name}: larger than {_MAX_FILE} bytes, so not a rig file")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise RigError(f"rig file {name}: not UTF-8 text") from None
-    from memplan.rig_file import parse_rig
-
-    try:
-        return parse_rig(text, json=os.fspath(path).lower().endswith(".json") or text.lstrip().startswith("{"))
-    except RigError as error:
-        raise RigError(f"rig file {name}: {error}") from None
 
 
 def make_gpu(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -12,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from memplan.backends.cards import find_card
 from memplan.backends.devices import METAL, RPC, Gpu, Rig
 from memplan.errors import RigError, shown
+from memplan.infile import open_input
 from memplan.outfile import Kind
 from memplan.rig import (
     MIB,
@@ -83,6 +86,36 @@ class RigEntry(BaseModel):
     host_mib: int | None = None
     unified: bool | None = None
     host_bandwidth_gb_s: float | None = None
+
+
+_MAX_FILE: Final = 1 << 20  # bytes
+
+
+def load_rig(path: str | Path) -> Rig:
+    """The rig in a TOML or JSON file: ``gpus`` (name, total_mib, free_mib, compute_capability, count, backend,
+    integrated, rpc, bandwidth_gb_s), ``host_mib``, ``host_bandwidth_gb_s`` and ``unified``.
+
+    Raises RigError, naming the file and the field, when it cannot be read or is not such a file.
+    """
+    name = shown(os.fspath(path))
+    try:
+        with open_input(path) as file:
+            data = b""
+            while len(data) <= _MAX_FILE and (more := file.read(_MAX_FILE)):  # a pipe gives it in parts
+                data += more
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RigError(f"rig file {name}: {reason}") from None
+    if len(data) > _MAX_FILE:
+        raise RigError(f"rig file {name}: larger than {_MAX_FILE} bytes, so not a rig file")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise RigError(f"rig file {name}: not UTF-8 text") from None
+    try:
+        return parse_rig(text, json=os.fspath(path).lower().endswith(".json") or text.lstrip().startswith("{"))
+    except RigError as error:
+        raise RigError(f"rig file {name}: {error}") from None
 
 
 def parse_rig(text: str, *, json: bool) -> Rig:

@@ -14,7 +14,7 @@ from memplan.errors import LogError, MemplanError, RigError, SourceError
 from memplan.gguf.source import read_header
 from memplan.infile import open_input
 from memplan.models.raw import header_file
-from memplan.rig import load_rig
+from memplan.rig_file import load_rig
 from tests.gguf import writer
 
 ROOT = Path(__file__).parents[1]

@@ -8,8 +8,8 @@ import pytest
 from memplan.backends.cards import suggest
 from memplan.backends.devices import Gpu
 from memplan.errors import RigError
-from memplan.rig import load_rig, parse_gpu_spec, parse_gpus
-from memplan.rig_file import parse_rig, write_rig
+from memplan.rig import parse_gpu_spec, parse_gpus
+from memplan.rig_file import load_rig, parse_rig, write_rig
 
 MIB = 1 << 20
 EXAMPLES = Path(__file__).parent.parent / "examples"

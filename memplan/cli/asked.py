@@ -37,7 +37,7 @@ def host_of(arguments: Arguments) -> int | None:
 
 
 def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
-    from memplan.rig import load_rig, parse_gpus
+    from memplan.rig import parse_gpus
 
     ways = [name for name, used in (
         ("--gpu", bool(arguments.gpus)), ("--rig", arguments.rig is not None), ("--no-gpu", arguments.no_gpu),
@@ -45,6 +45,8 @@ def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
     if len(ways) > 1:
         raise RigError(f"{' and '.join(ways)}: give only one of them")
     if arguments.rig is not None:
+        from memplan.rig_file import load_rig
+
         return load_rig(arguments.rig), None
     if ways:
         return parse_gpus(arguments.gpus), None

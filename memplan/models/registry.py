@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memplan.models.deepseek4.graphs import BufferMap
     from memplan.releases import Release
 
+
 class ArchitectureModel(Protocol):
     """What an architecture makes of one model's weights, for all estimates of it."""
 

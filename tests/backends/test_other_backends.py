@@ -27,8 +27,8 @@ from memplan.planning.speed import card_bandwidth, find_bandwidths
 from memplan.releases import B10068, B10361, B10568, LATEST, V0_4_0, find_release
 from memplan.releases.other_backends import SINCE, other_backends
 from memplan.result import Estimate
-from memplan.rig import load_rig, parse_gpu_spec, parse_gpus
-from memplan.rig_file import parse_rig, write_rig
+from memplan.rig import parse_gpu_spec, parse_gpus
+from memplan.rig_file import load_rig, parse_rig, write_rig
 
 MIB = 1 << 20
 FLASH = builtin_header("deepseek-v4-flash:antirez-q2")

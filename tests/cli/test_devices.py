@@ -7,7 +7,7 @@ import pytest
 
 from memplan.cli import main
 from memplan.machine.detected import Found, detected
-from memplan.rig import load_rig
+from memplan.rig_file import load_rig
 from tests.cli.conftest import Engine
 from tests.estimates import MIB
 from tests.gguf import writer

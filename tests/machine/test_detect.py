@@ -14,8 +14,7 @@ from memplan.machine.detect import detect
 from memplan.machine.drivers import amd_gpus, nvidia_gpus
 from memplan.machine.host import host_memory
 from memplan.machine.llama_server import list_devices, parse_devices, run_program
-from memplan.rig import load_rig
-from memplan.rig_file import write_rig
+from memplan.rig_file import load_rig, write_rig
 
 MIB = 1 << 20
 LISTED = """\
