@@ -12,6 +12,7 @@ from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import for_machine
 from memplan.cli.estimate import Asked, read_question
+from memplan.cli.sweep import subject_of
 from memplan.errors import FlagError, shown
 from memplan.sweeping.axes import Axis
 from memplan.sweeping.sweep import Subject
@@ -86,7 +87,8 @@ def run(argv: Sequence[str]) -> int:
         from memplan.output.figures import write_figure
         from memplan.output.timeline import timeline_chart, timeline_figure
 
-        figure = timeline_figure(timeline_chart(x, device), dark="--dark" in arguments.own)
+        given = subject_of(arguments, asked).flags
+        figure = timeline_figure(timeline_chart(x, device, given), dark="--dark" in arguments.own)
         write_figure(timeline, figure, force="--force" in arguments.own)
     if arguments.json:
         text = explanation_json(x)

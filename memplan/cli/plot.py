@@ -20,21 +20,23 @@ if TYPE_CHECKING:
 USAGE = """\
 Usage: memplan plot MODEL [llama-server's flags] [--over NAME=VALUES]... -o FILE
 
-  Context against memory as a picture. With one setting varied, what each GPU
+  Context against memory as a picture. With nothing else varied, what each GPU
   holds: weights, context and compute, and where that outgrows the card. With
-  more, a line for each combination of the others. Without --over: the context,
-  from 4096 to the model's own.
+  --over, a line for each combination of what is varied. Without --over
+  ctx=VALUES and -c: the context, from 4096 to the model's own.
 
 Options:
   --over NAME=VALUES  what to vary; see memplan sweep --help
-  -o, --output FILE   .png (1600 by 900), .svg or .pdf; needs memplan[plot]. In
-                      place of another picture of memplan's, too
+  -o, --output FILE   .png (1600 wide, 900 high or more), .svg or .pdf; needs
+                      memplan[plot]. In place of another picture of memplan's,
+                      too. How far it fits is said on stderr
   --force             draw it in place of any other file but a model
   --terminal          draw in the terminal instead
   --x NAME            the setting along the bottom: ctx if it is varied, or else
                       the first with numbers
   --linear            equal distances for equal steps; doublings without it
-  --log-y             doublings on the axis of memory as well
+  --log-y             doublings on the axis of memory as well, where lines are
+                      drawn
   --dark              on a dark ground
   -h, --help          print this
 
@@ -73,15 +75,19 @@ def run(argv: Sequence[str]) -> int:
         from memplan.output.figures import check_figure_path
 
         check_figure_path(files[0], force=force)
-    elif force:
-        raise FlagError("--force is for the file of -o FILE")
+    elif alone := [switch for switch in ("--force", "--dark", "--log-y") if switch in own]:
+        raise FlagError(f"{alone[0]} is for the file of -o FILE")
     axes = read_axes(arguments)
     x_name = own.get("--x", ("",))[-1]
     axes, x = _with_x(arguments, axes, x_name)
 
     from memplan.output.chart import check_lines, make_chart
 
-    check_lines(axes, x)
+    is_lines = check_lines(axes, x) > 1
+    if "--log-y" in own and not is_lines:
+        raise FlagError("--log-y: parts that are stacked need an axis from 0; it is for lines, with a second --over")
+    if "--linear" in own and in_terminal and not is_lines:
+        raise FlagError("--linear: bars in the terminal have no axis; it is for lines, or the file of -o FILE")
     sweeper = make_sweeper(arguments, axes)
     if not x.values:
         x = make_axis("ctx", [f"4096:{max(4096 * 2, _trained_context(sweeper.subject.header))}"])
@@ -93,13 +99,21 @@ def run(argv: Sequence[str]) -> int:
     if files:
         from memplan.output.figures import write_figure
         from memplan.output.plot import chart_figure
+        from memplan.output.words import printable
 
         figure = chart_figure(chart, dark="--dark" in own, log_x="--linear" not in own, log_y="--log-y" in own)
         write_figure(files[0], figure, force=force)
+        sys.stderr.write(f"{printable(files[0])}: {chart.in_short}\n")
         return 0
     from memplan.output.terminal_plot import render_chart
 
-    text = render_chart(chart, width=terminal.width(), colour=terminal.colour(), unicode=terminal.unicode())
+    text = render_chart(
+        chart,
+        width=terminal.width(),
+        colour=terminal.colour(),
+        unicode=terminal.unicode(),
+        log_x="--linear" not in own,
+    )
     sys.stdout.write(text)
     return 0
 

@@ -8,24 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from math import prod
 
 from memplan.errors import FlagError
+from memplan.output import chart_words as words
+from memplan.output.chart_words import gib
 from memplan.output.words import card_name, printable, tokens_label
 from memplan.result import DeviceUse, Estimate, HostUse
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.crossing import HOST, Crossing, crossing
 from memplan.sweeping.largest import CONTEXT_STEP
-from memplan.sweeping.sweep import Sweep, Sweeper, SweepPoint
+from memplan.sweeping.sweep import Sweep, Sweeper
 
 BANDS = ("weights", "context", "compute")
 """What a device's memory holds, from the bottom up."""
 
 STACK, LINES = "stack", "lines"
-TIMES = "\N{MULTIPLICATION SIGN}"
 MOST_PANELS = {STACK: 6, LINES: 4}
 MOST_LINES = 16
+COLOURS, STROKES = 8, 4
+"""So many lines can be told apart by their colours, and so many by their strokes."""
+
+HEADROOM = 1.3
+"""How far above the capacity a picture goes, at most: what needs more leaves it at the top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,16 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last or first value that fits: at ``x``, on the level ``y`` of a capacity; ``line``: None for the stack."""
+    """The last or first value that fits on a device: at ``x``, on the level ``y`` of a capacity.
+
+    ``line``: None for the stack.  ``whole``: whether it is that of all devices together; the others fit less.
+    """
 
     x: int
     y: int
     label: str
     line: int | None = None
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +90,30 @@ class Panel:
         columns = zip(*(series.ys for series in self.series), strict=True)
         return [sum(y or 0 for y in column) for column in columns if None not in column]
 
+    @property
+    def top(self) -> int:
+        """The highest level to show, bytes: all of it, or somewhat more than there is; some of every line."""
+        capacities = [capacity.bytes for capacity in self.capacities]
+        highest = max(*self.levels, *capacities, 1) if self.levels or capacities else 1
+        if not capacities:
+            return highest
+        if self.kind == LINES:
+            starts = [min(ys) for series in self.series if (ys := [y for y in series.ys if y is not None])]
+            least = max(starts, default=0)
+        else:
+            least = min(self.levels, default=0)
+            # where even the least does not fit, cut tops would hide by how much
+            least = highest if least > max(capacities) else 0
+        return max(min(highest, int(max(capacities) * HEADROOM)), least, *capacities)
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
     """A whole picture.
 
     ``title`` asks the question, ``subtitle`` holds every setting.  ``xs``: what was asked for along the bottom.
-    ``verdicts``: for each line how far it fits on all devices.  ``notes``: what else to know.
+    ``verdicts``: for each line how far it fits on all devices; ``answers``: the same as a sentence, with what is
+    short beyond.  ``notes``: what else to know.
     """
 
     title: str
@@ -97,7 +123,19 @@ class Chart:
     xs: tuple[int, ...]
     panels: tuple[Panel, ...]
     verdicts: tuple[str, ...]
+    answers: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def in_short(self) -> str:
+        """What it answers, in one line."""
+        return words.in_short([series.label for series in self.panels[0].series], self.verdicts, self.answers)
+
+    @property
+    def shared_scale(self) -> bool:
+        """Whether panels can have the same scale: all capacities within a factor of two."""
+        levels = [capacity.bytes for panel in self.panels for capacity in panel.capacities]
+        return bool(levels) and max(levels) <= 2 * min(levels)
 
 
 def make_chart(sweeper: Sweeper, sweep: Sweep, x_name: str, given: Sequence[str] = ()) -> Chart:
@@ -116,22 +154,24 @@ def make_chart(sweeper: Sweeper, sweep: Sweep, x_name: str, given: Sequence[str]
     panels = maker.panels()
     first = sweep.points[0].estimate
     return Chart(
-        title=_title(axis, sweep, first),
-        subtitle=_subtitle(sweep, maker.others, first, given),
-        x_label="tokens of context (-c)" if axis.is_context else _axis_label(axis),
+        title=words.title_of(axis, sweep, first),
+        subtitle=words.subtitle_of(sweep, maker.others, first, given),
+        x_label=words.x_label_of(axis, sweep),
         x_is_context=axis.is_context,
         xs=maker.xs,
         panels=tuple(panels),
         verdicts=tuple(maker.verdict(key) for key in keys),
-        notes=tuple([*maker.notes, *_notes(sweep.points, axis, at)]),
+        answers=tuple(maker.answer(key) for key in keys),
+        notes=tuple([*maker.notes, *words.notes_of(sweep, axis)]),
     )
 
 
-def check_lines(axes: Sequence[Axis], x: Axis) -> None:
-    """Whether a picture of these axes can be read. Raises FlagError."""
+def check_lines(axes: Sequence[Axis], x: Axis) -> int:
+    """How many lines a picture of these axes has. Raises FlagError when it could not be read."""
     lines = prod(len(axis.values) for axis in axes if axis is not x)
     if lines > MOST_LINES:
         raise FlagError(f"--over: {lines} lines; a picture shows {MOST_LINES} at most")
+    return lines
 
 
 class _Maker:
@@ -183,26 +223,69 @@ class _Maker:
         for i, series in enumerate(panels[0].series):
             at_xs = [dict(zip(p.series[i].xs, p.series[i].ys, strict=True)) for p in panels]
             alike.setdefault(tuple(ys[x] for ys in at_xs for x in self.xs), []).append(series.label)
-        for labels in alike.values():
-            if len(labels) > 1:
+        for ys, labels in alike.items():
+            if len(labels) > 1 and any(y is not None for y in ys):
                 self.notes.append(f"one line for all of these: {'; '.join(labels)}")
+
+    def asked(self, key: tuple[Value, ...]) -> dict[int, Estimate]:
+        """One line's estimates at the values that were asked for, rising."""
+        return {x: e for x, e in self.sweeper.along(self.at, key).items() if x in self.xs}
+
+    def end(self, key: tuple[Value, ...]) -> Crossing | None:
+        """Where one line begins or ceases to fit on all devices together; None when it does neither, or not alone."""
+        ends = [end for (of, _), end in self.ends.items() if of == key and end is not None]
+        # where one device needs more and another less, neither end says it all
+        if not ends or len({end.rising for end in ends}) > 1:
+            return None
+        end = min(ends, key=lambda end: end.x) if ends[0].rising else max(ends, key=lambda end: end.x)
+        return end if self.ask(key, end.x).fits else None
 
     def verdict(self, key: tuple[Value, ...]) -> str:
         """How far one line fits, on all devices."""
-        asked = {x: e for x, e in self.sweeper.along(self.at, key).items() if x in self.xs}
-        if all(e.fits for e in asked.values()):
-            return "fits throughout"
-        if all(e.refused for e in asked.values()):
-            return "does not start"
-        if not any(e.fits for e in asked.values()):
-            return "does not fit"
-        ends = [end for (of, _), end in self.ends.items() if of == key and end is not None]
-        if not ends:
-            return "fits in part"
-        # where one device needs more and another less, neither end says it all
-        end = min(ends, key=lambda end: end.x) if ends[0].rising else max(ends, key=lambda end: end.x)
-        alike = len({end.rising for end in ends}) == 1
-        return end.words if alike and self.ask(key, end.x).fits else "fits in part"
+        asked = self.asked(key).values()
+        if all(e.fits for e in asked):
+            return words.THROUGHOUT
+        if all(e.refused for e in asked):
+            return words.REFUSED
+        if not any(e.fits for e in asked):
+            return words.NOWHERE
+        end = self.end(key)
+        return words.IN_PART if end is None else end.words
+
+    def answer(self, key: tuple[Value, ...]) -> str:
+        """The same as a sentence."""
+        verdict, asked = self.verdict(key), self.asked(key)
+        if verdict == words.THROUGHOUT:
+            if all(not e.devices and e.host.total is None for e in asked.values()):
+                most = gib(max(e.host.used for e in asked.values()))
+                return f"needs up to {most} of the host's memory; --host-mib says what it has"
+            return f"fits throughout, to {self._value(self.xs[-1])}"
+        if verdict == words.REFUSED:
+            refused = next(e.refused for e in asked.values() if e.refused)
+            return printable(f"llama.cpp does not start: {refused.said}")
+        if verdict == words.NOWHERE:
+            # what lacks least says how far off it is
+            x, least = max(asked.items(), key=lambda item: (item[1].refused is None, self._room_left(item[1])))
+            what = "any context" if self.axis.is_context else f"any {words.axis_label(self.axis)}"
+            return f"does not fit with {what} asked for: at best, with {self._value(x)}, {words.shortage(least)}"
+        end = self.end(key)
+        if end is None:
+            fitting = sum(e.fits for e in asked.values())
+            return f"fits in part: with {fitting} of {len(asked)} values"
+        along = list(self.sweeper.along(self.at, key))
+        at = along.index(end.x)
+        beyond = along[at + 1] if end.rising else along[at - 1]
+        names = " and ".join(d.name for d in self.ask(key, beyond).short) or "the host"
+        verb = "are" if " and " in names else "is"
+        said = f"{names} {verb} short from {beyond:,} on" if end.rising else f"{names} {verb} short to {beyond:,}"
+        return f"fits {'to' if end.rising else 'from'} {self._value(end.x)} ({said})"
+
+    def _value(self, x: int) -> str:
+        return f"{x:,} tokens" if self.axis.is_context else f"{words.axis_label(self.axis)} {x:,}"
+
+    def _room_left(self, estimate: Estimate) -> int:
+        lefts = [device.left for device in estimate.devices]
+        return min([*lefts, *([] if estimate.host.left is None else [estimate.host.left])], default=0)
 
     def _least_left(self, device: str) -> int:
         left = [free - use.used for free, use in (_room(e, device) for e in self.estimates) if use and free is not None]
@@ -219,7 +302,9 @@ class _Maker:
             own = self._capacity(along.values(), device, line)
             end = self.ends.get((key, device))
             if own and end is not None:
-                marks.append(Mark(end.x, own[0].bytes, end.words, line))
+                whole = end == self.end(key)
+                label = end.words if whole else f"{device} alone: {end.words.removeprefix('fits ')}"
+                marks.append(Mark(end.x, own[0].bytes, label, line, whole))
             capacities += own
             xs = tuple(along)
             if self.kind == LINES:
@@ -237,32 +322,48 @@ class _Maker:
         return Panel(device, title, verdict, self.kind, tuple(series), tuple(capacities), tuple(marks))
 
     def _left(self, device: str) -> str:
-        """What is left on the device with the largest value, or how much it is short."""
-        x = self.xs[-1]
-        free, use = _room(self.ask(self.keys[0], x), device)
-        if use is None or free is None:
+        """What is left on the device with the largest value, or how much it is short; how far short it always is."""
+        places = []
+        for x in self.xs:
+            free, use = _room(self.ask(self.keys[0], x), device)
+            if free is not None and use is not None:
+                places.append((x, free - use.used))
+        if not places or (places[-1][0] != self.xs[-1] and places[-1][1] >= 0):
             return ""
-        at = f"at {tokens_label(x)}" if self.axis.is_context else f"at {x:,}"
-        return f"{_gib(free - use.used)} left {at}" if free >= use.used else f"{_gib(use.used - free)} short {at}"
+        (first, least), (last, most) = places[0], places[-1]
+        if all(left < 0 for _, left in places) and least != most:
+            return f"short throughout: {gib(-least)} at {self._tick(first)}, {gib(-most)} at {self._tick(last)}"
+        return f"{gib(abs(most))} {'left' if most >= 0 else 'short'} at {self._tick(last)}"
+
+    def _tick(self, x: int) -> str:
+        return tokens_label(x) if self.axis.is_context else f"{x:,}"
 
     def _capacity(self, estimates: Iterable[Estimate], device: str, line: int | None) -> list[Capacity]:
         for e in estimates:
             if device == HOST and e.host.total is not None:
-                return [Capacity(e.host.total, f"{_gib(e.host.total)} of memory", line)]
+                return [Capacity(e.host.total, f"{gib(e.host.total)} of memory", line)]
             for d in e.devices:
                 if d.name == device:
-                    return [Capacity(d.free, f"{_gib(d.free)} free", line)]
+                    return [Capacity(d.free, f"{gib(d.free)} free", line)]
         return []
 
     def _label(self, key: tuple[Value, ...]) -> str:
-        return ", ".join(printable(self.others[i].label(key[i])) for i in self.varied)
+        first = next(iter(self.sweeper.along(self.at, key).values()))
+        return ", ".join(words.value_label(self.others[i], key[i], first) for i in self.varied)
 
     def _stroke(self, i: int, key: tuple[Value, ...]) -> tuple[int, int]:
-        """With two varied axes the first gives the colour and the second the stroke."""
-        if len(self.varied) != 2:
-            return i, 0
-        first, second = self.varied
-        return self.others[first].values.index(key[first]), self.others[second].values.index(key[second])
+        """Colours for the first of several varied axes and strokes for the last, as far as there are enough."""
+        varied = [self.others[k] for k in self.varied]
+        at = [axis.values.index(key[k]) for k, axis in zip(self.varied, varied, strict=True)]
+        for cut in range(len(varied) - 1, 0, -1):
+            counts = [len(axis.values) for axis in varied]
+            if prod(counts[:cut]) <= COLOURS and prod(counts[cut:]) <= STROKES:
+                colour, style = (
+                    sum(place * prod(counts[k + 1 : stop]) for k, place in enumerate(at[:stop]) if k >= start)
+                    for start, stop in ((0, cut), (cut, len(varied)))
+                )
+                return colour, style
+        return i, 0
 
 
 def _room(estimate: Estimate, device: str) -> tuple[int | None, DeviceUse | HostUse | None]:
@@ -273,53 +374,3 @@ def _room(estimate: Estimate, device: str) -> tuple[int | None, DeviceUse | Host
         if d.name == device:
             return d.free, None if estimate.refused else d
     return None, None
-
-
-def _title(axis: Axis, sweep: Sweep, first: Estimate) -> str:
-    swept = {other.name for other in sweep.axes}
-    name = printable(first.model.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf"))
-    where = "" if "gpu" in swept else f" on {rig_name(first)}"
-    what = "How much context fits?" if axis.is_context else f"How much memory for which {_axis_label(axis)}?"
-    return f"{what} {name}{where}"
-
-
-def rig_name(estimate: Estimate) -> str:
-    """The GPUs in words: twice RTX 3090 + RTX 5090."""
-    cards = [card_name(device.description) for device in estimate.devices]
-    runs = [(card, len(list(run))) for card, run in groupby(cards)]
-    return " + ".join(f"{count}{TIMES} {card}" if count > 1 else card for card, count in runs) or "the host alone"
-
-
-def _subtitle(sweep: Sweep, others: Sequence[Axis], first: Estimate, given: Sequence[str]) -> str:
-    swept = {axis.name for axis in sweep.axes}
-    single = [axis for axis in others if len(axis.values) == 1]
-    words = [word for axis in single for word in axis.words(axis.values[0])]
-    program = "llama.cpp" if first.flags.app not in ("server", "cli") else f"llama-{first.flags.app}"
-    releases = {point.estimate.llama for point in sweep.points}
-    parts = [f"{program} {first.llama}" if len(releases) == 1 else program]
-    parts.append(printable(" ".join([*given, *words])))
-    spelt = {"-np", "--parallel"} & ({flag for axis in sweep.axes for flag in axis.flags} | first.flags.given)
-    if first.flags.app == "server" and not spelt:
-        parts.append(f"{first.flags.n_parallel} slots")
-    if "indexer" not in swept:
-        parts += [f"GPUs without {op}" for op in first.without_ops]
-    parts += [axis.label(axis.values[0]) for axis in single if axis.name in ("gpu", "indexer")]
-    return "  ·  ".join(part for part in parts if part)
-
-
-def _axis_label(axis: Axis) -> str:
-    return " ".join(axis.flags) or axis.name
-
-
-def _notes(points: Sequence[SweepPoint], axis: Axis, at: int) -> list[str]:
-    refused: dict[str, int] = {}
-    for point in points:
-        if point.estimate.refused is not None:
-            kind = point.estimate.refused.title
-            refused[kind] = refused.get(kind, 0) + 1
-    notes = [f"llama.cpp does not start at {n} of {len(points)} points ({kind})" for kind, n in refused.items()]
-    return notes + [f"not exact: {why}" for why in dict.fromkeys(p.estimate.approximate for p in points) if why]
-
-
-def _gib(size: int) -> str:
-    return f"{size / (1 << 30):,.1f} GiB"

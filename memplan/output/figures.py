@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from memplan.errors import FlagError, OutputError, shown
 from memplan.outfile import Kind, check_output, write_output
+from memplan.output.lettering import LINE, Ruler, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,33 +115,48 @@ def new_figure(width: float, height: float, theme: Theme) -> Figure:
     return figure
 
 
-def title_lines(title: str) -> list[str]:
-    """The title in lines that fit the width of 8 inches."""
-    return [title] if len(title) <= 82 else textwrap.wrap(title, 74)
+EDGE: Final = 0.16
+"""Inches that stay free at a picture's sides."""
 
 
-def headings(figure: Any, title: list[str], subtitle: list[str], theme: Theme) -> None:
-    """Write title and subtitle at the top: 0.25 and 0.17 inches a line."""
-    height = figure.get_figheight()
+@dataclass(frozen=True, slots=True)
+class Headings:
+    """Title and subtitle in lines that fit; ``height``: inches from the picture's top to below the last of them."""
+
+    title: tuple[str, ...]
+    size: float
+    subtitle: tuple[str, ...]
+    small: float
+    height: float
+
+
+def fit_headings(title: str, subtitle: str, width: float, ruler: Ruler) -> Headings:
+    """Break title and subtitle for a picture so many inches wide: between names and flags, if that is possible."""
+    room = width - 2 * EDGE
+    # a little smaller is better than a line more
+    size = next((size for size in (13.0, 12.0) if ruler.width(title, size, True) <= room), 13.0)
+    lines = ruler.wrapped(title, room, size, True, r"(?<=\?) | (?=on )|(?<=\+) ")
+    if len(lines) > 2:
+        size = 10.5
+        lines = ruler.wrapped(title, room, size, True, r"(?<=\?) | (?=on )|(?<=\+) ", most=5)
+    small = 8.5 if ruler.width(subtitle, 8.5) <= 3 * room else 7.0
+    settings = ruler.wrapped(subtitle, room, small, between=" +(?=-)|(?<=\N{MIDDLE DOT})  ", most=14)
+    height = 0.14 + len(lines) * size * LINE + 0.03 + len(settings) * small * LINE
+    return Headings(tuple(lines), size, tuple(settings), small, height)
+
+
+def draw_headings(figure: Figure, heads: Headings, theme: Theme) -> None:
+    """Write title and subtitle at the top."""
+    width, height = figure.get_size_inches()
     y = 0.12
-    written = []
-    for line in title:
-        text = figure.text(0.02, 1 - y / height, line, color=theme.text, fontsize=13, fontweight="bold", va="top")
-        written.append(text)
-        y += 0.25
-    size = min(shrunk(text, 0.96 * figure.bbox.width) for text in written)
-    for text in written:
-        text.set_fontsize(size)
-    for line in subtitle:
-        text = figure.text(0.02, 1 - (y + 0.02) / height, line, color=theme.muted, fontsize=8.5, va="top")
-        text.set_fontsize(shrunk(text, 0.96 * figure.bbox.width))
-        y += 0.17
-
-
-def shrunk(text: Any, width: float) -> float:
-    """The size with which ``text`` is at most ``width`` dots wide."""
-    size = float(text.get_fontsize())
-    return size * min(1.0, width / max(1.0, float(text.get_window_extent().width)))
+    for line in heads.title:
+        figure.text(EDGE / width, 1 - y / height, line, color=theme.text, fontsize=heads.size, fontweight="bold",
+                    va="top")  # fmt: skip
+        y += heads.size * LINE
+    y += 0.03
+    for line in heads.subtitle:
+        figure.text(EDGE / width, 1 - y / height, line, color=theme.muted, fontsize=heads.small, va="top")
+        y += heads.small * LINE
 
 
 def dress(axes: Any, theme: Theme) -> None:
@@ -199,6 +214,6 @@ def write_figure(path: str, figure: Figure, *, force: bool = False) -> None:
         "svg": {"Date": None, "Creator": "memplan"},
         "pdf": {"CreationDate": None, "Creator": "memplan"},
     }[kind]
-    with matplotlib.rc_context({"svg.hashsalt": "memplan", "svg.fonttype": "none", "pdf.fonttype": 42}):
+    with plain_text(), matplotlib.rc_context({"svg.hashsalt": "memplan", "svg.fonttype": "none", "pdf.fonttype": 42}):
         figure.savefig(data, format=kind, metadata=metadata, facecolor=figure.get_facecolor())
     write_output(path, data.getvalue(), FIGURE, force=force)

@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from memplan.output.chart import BANDS, LINES, STACK, Chart, Panel, Series
+from memplan.output.chart import LINES, STACK, Chart, Panel, Series
 from memplan.output.figures import (
     DARK,
+    EDGE,
     LIGHT,
-    STYLES,
     Theme,
+    draw_headings,
     dress,
+    fit_headings,
     gib_ticks,
-    halo,
-    headings,
     new_figure,
-    shrunk,
     size_label,
-    title_lines,
 )
+from memplan.output.lettering import LINE, Ruler, plain_text
+from memplan.output.plot_keys import (
+    draw_band_key,
+    draw_end_key,
+    draw_line_key,
+    fit_end_key,
+    fit_line_key,
+    stroke,
+)
+from memplan.output.plot_marks import draw_capacities, draw_marks
 from memplan.output.words import tokens_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 8.0, 4.5
-"""Inches of a picture with one row of panels."""
-
-HEADROOM = 1.3
-"""How far above the capacity a panel goes, at most: what needs more leaves it at the top."""
+"""Inches of a picture; it grows in height where more has to be said."""
 
 FINE = 12
 """Pieces that a stretch between two values is drawn in: memory grows in proportion, which is a curve over doublings."""
+
+HOLLOW = "a hollow dot: what would fit on that device alone, while another is short already"
+
+_TICK, _TITLE, _NOTE, _ANSWER = 8.0, 9.0, 7.0, 9.0
+_BAND_KEY = 2.45
+_PANEL = 2.2
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
     log_x: bool
     log_y: bool
-    columns: int
+    x_ticks: tuple[int, ...]
+    x_labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What of a panel is shown: levels and ticks up the side, its title in lines, and where it lies (inches)."""
+
+    panel: Panel
+    levels: tuple[int, int]
+    ticks: tuple[int, ...]
+    title: tuple[str, ...]
+    size: float
 
 
 def chart_figure(chart: Chart, *, dark: bool = False, log_x: bool = True, log_y: bool = False) -> Figure:
@@ -51,101 +73,123 @@ def chart_figure(chart: Chart, *, dark: bool = False, log_x: bool = True, log_y:
     ``dark``: on a dark ground.  ``log_x``, ``log_y``: doublings at equal distances. Raises OutputError without
     matplotlib.
     """
-    theme = DARK if dark else LIGHT
+    figure = new_figure(WIDTH, HEIGHT, DARK if dark else LIGHT)
+    with plain_text():
+        _fill(figure, chart, DARK if dark else LIGHT, log_x, log_y)
+    return figure
+
+
+def _fill(figure: Figure, chart: Chart, theme: Theme, log_x: bool, log_y: bool) -> None:
+    ruler = Ruler(figure)
+    room = WIDTH - 2 * EDGE
     count = len(chart.panels)
     columns = 1 if count == 1 else 3 if count > 4 else 2
     rows = -(-count // columns)
     lines = chart.panels[0].kind == LINES
-    title = title_lines(chart.title)
-    # the key of a stack stands to the right of the last line
-    subtitle = textwrap.wrap(chart.subtitle, 118 if lines else 84, break_long_words=False)[:3]
-    keys = -(-len(chart.verdicts) // 3) if lines and columns > 1 else 0
-    above = 0.14 + 0.25 * len(title) + 0.17 * len(subtitle) + 0.19 * keys + 0.36
-    below = 0.62 + 0.14 * len(chart.notes)
-    gap = 0.66
-    height = max(HEIGHT, above + below + 2.2 * rows + gap * (rows - 1))
-    panel_height = (height - above - below - gap * (rows - 1)) / rows
-    figure = new_figure(WIDTH, height, theme)
-    headings(figure, title, subtitle, theme)
-    right = 0.79 if lines and columns == 1 else 0.975
-    low_x, high_x = min(chart.xs), max(chart.xs)
+    ends = fit_end_key(chart, ruler, theme)
+    key = fit_line_key(chart, room, ruler) if lines and ends is None else None
+
+    # across: the widest tick beside each panel that has its own scale, names at the right
     levels = [_levels(panel, log_y) for panel in chart.panels]
-    alike = _alike(chart.panels)
-    if alike:
+    shared = chart.shared_scale
+    if shared:
         levels = [(min(low for low, _ in levels), max(high for _, high in levels))] * count
+    ticks = [tuple(gib_ticks(low, high, log_y)) for low, high in levels]
+    beside = ruler.widest([size_label(tick) for at in ticks for tick in at], _TICK)
+    x_label = tokens_label if chart.x_is_context else "{:,}".format
+    x_wide = ruler.widest([x_label(x) for x in chart.xs], _TICK)
+    left = max(0.085 * WIDTH, EDGE + beside + 0.08)
+    right = WIDTH - EDGE - (ends.width if ends else max(0.04, x_wide / 2))
+    between = max(0.3, x_wide + 0.12) + (0 if shared else beside)
+    wide = (right - left - between * (columns - 1)) / columns
+    x_ticks = _x_ticks(chart, log_x, max(2, int(wide / (x_wide + 0.16))))
     # what does not even triple is better seen in equal steps
-    scale = _Scale(log_x and low_x > 0 and high_x >= 3 * low_x, log_y, columns)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    figure.subplots_adjust(
-        left=0.085, right=right, top=1 - above / height, bottom=below / height, wspace=0.2, hspace=gap / panel_height
-    )
-    for i, axes in enumerate(grid.flat):
-        if i < count:
-            _draw(axes, chart, chart.panels[i], levels[i], theme, scale)
-            if alike and i % columns:
-                axes.tick_params(labelleft=False)
-        else:
-            axes.set_axis_off()
-    x_label = (below - 0.50) / height
-    figure.text((0.085 + right) / 2, x_label, chart.x_label, color=theme.muted, fontsize=8.5, ha="center", va="bottom")
-    key_top = 1 - (above - 0.36 - 0.19 * keys) / height
-    if keys:
-        _line_key(figure, chart, theme, key_top)
-    elif not lines:
-        _band_key(figure, theme, 1 - (above - 0.47) / height, right)
-    for k, note in enumerate(reversed(chart.notes)):
-        figure.text(0.02, (0.05 + 0.14 * k) / height, note, color=theme.muted, fontsize=7, ha="left", va="bottom")
-    return figure
+    log_x = log_x and min(chart.xs) > 0 and max(chart.xs) >= 3 * min(chart.xs)
+    scale = _Scale(log_x, log_y, tuple(x_ticks), tuple(x_label(x) for x in x_ticks))
+
+    # down: what stands above the panels, the panels with their titles, what stands below
+    heads = fit_headings(chart.title, chart.subtitle, WIDTH, ruler)
+    answer = [] if lines else ruler.wrapped(chart.answers[0], room - _BAND_KEY, _ANSWER, True, most=4)
+    above = heads.height + 0.07 + (key.height if key else len(answer) * _ANSWER * LINE)
+    said = [*chart.notes, *([HOLLOW] if lines and any(not m.whole for p in chart.panels for m in p.marks) else [])]
+    notes = [line for note in said for line in ruler.wrapped(note, room, _NOTE, most=4)]
+    below = 0.26 + 0.07 + 8.5 * LINE + 0.09 + len(notes) * _NOTE * LINE
+    views = [_view(*each, wide, ruler) for each in zip(chart.panels, levels, ticks, strict=True)]
+    titles = [max(len(v.title) * v.size * LINE for v in views[r * columns : (r + 1) * columns]) for r in range(rows)]
+    fixed = above + below + sum(titles) + 0.16 * rows + 0.36 * (rows - 1)
+    tall = max(_PANEL, (HEIGHT - fixed) / rows)
+    height = max(HEIGHT, fixed + tall * rows)
+    figure.set_size_inches(WIDTH, height)
+
+    draw_headings(figure, heads, theme)
+    y = heads.height + 0.04
+    if key is not None:
+        draw_line_key(figure, chart, key, theme, y)
+    if not lines:
+        draw_band_key(figure, theme, y)
+    for k, line in enumerate(answer):
+        figure.text(EDGE / WIDTH, 1 - (y + k * _ANSWER * LINE) / height, line, color=theme.text, fontsize=_ANSWER,
+                    fontweight="bold", va="top")  # fmt: skip
+    y = above
+    for i, view in enumerate(views):
+        row, column = divmod(i, columns)
+        if column == 0:
+            y += 0.16 + titles[row] + (0.36 + tall if row else 0)
+        box = ((left + column * (wide + between)) / WIDTH, 1 - (y + tall) / height, wide / WIDTH, tall / height)
+        axes = figure.add_axes(box)
+        _draw(axes, view, chart, scale, theme, ruler)
+        if shared and column:
+            axes.tick_params(labelleft=False)
+        if ends is not None:
+            draw_end_key(axes, view.panel, chart.verdicts, theme, ends)
+    place = (below - 0.33) / height
+    figure.text((left + right) / 2 / WIDTH, place, chart.x_label, color=theme.muted, fontsize=8.5, ha="center",
+                va="top")  # fmt: skip
+    for k, line in enumerate(reversed(notes)):
+        figure.text(EDGE / WIDTH, (0.05 + k * _NOTE * LINE) / height, line, color=theme.muted, fontsize=_NOTE,
+                    va="bottom")  # fmt: skip
 
 
-def _alike(panels: Sequence[Panel]) -> bool:
-    """Whether panels can have the same scale: all capacities within a factor of two."""
-    levels = [capacity.bytes for panel in panels for capacity in panel.capacities]
-    return bool(levels) and max(levels) <= 2 * min(levels)
+def _view(panel: Panel, levels: tuple[int, int], ticks: tuple[int, ...], wide: float, ruler: Ruler) -> _View:
+    """A panel with its title in as few lines as its width allows."""
+    text = f"{panel.title}:  {panel.verdict}" if panel.verdict else panel.title
+    title, size = ruler.wrapped(text, wide, _TITLE, between="(?<=:)  "), _TITLE
+    if len(title) > 2:
+        size = 7.5
+        title = ruler.wrapped(text, wide, size, between="(?<=:)  ", most=4)
+    return _View(panel, levels, ticks, tuple(title), size)
 
 
-def _draw(axes: Any, chart: Chart, panel: Panel, levels: tuple[int, int], theme: Theme, scale: _Scale) -> None:
+def _draw(axes: Any, view: _View, chart: Chart, scale: _Scale, theme: Theme, ruler: Ruler) -> None:
     dress(axes, theme)
-    title = f"{panel.title}:  {panel.verdict}" if panel.verdict else panel.title
-    text = axes.set_title(title, color=theme.text, fontsize=9, loc="left", pad=6)
-    text.set_fontsize(max(6.5, shrunk(text, 1.04 * axes.bbox.width)))
+    panel = view.panel
+    axes.set_title("\n".join(view.title), color=theme.text, fontsize=view.size, loc="left", pad=6)
     if scale.log_x:
         axes.set_xscale("log", base=2)
     if scale.log_y:
         axes.set_yscale("log", base=2)
-    low, high = levels
     axes.set_xlim(min(chart.xs), max(chart.xs))
-    axes.set_ylim(low, high)
-    _x_ticks(axes, chart, scale)
-    ticks = gib_ticks(low, high, scale.log_y)
-    axes.set_yticks(ticks, [size_label(tick) for tick in ticks])
+    axes.set_ylim(*view.levels)
+    axes.set_xticks(scale.x_ticks, scale.x_labels)
+    axes.set_yticks(view.ticks, [size_label(tick) for tick in view.ticks])
     axes.minorticks_off()
     if panel.kind == STACK:
         _stack(axes, panel, theme)
     else:
         for series in panel.series:
             _line(axes, series, theme)
-    for capacity in panel.capacities:
-        colour = theme.limit if capacity.line is None else _stroke(panel.series[capacity.line], theme)[0]
-        axes.axhline(capacity.bytes, color=colour, linewidth=1.2, linestyle=(0, (4, 2)), label="_capacity")
-        axes.annotate(
-            capacity.label, (0, capacity.bytes), xycoords=("axes fraction", "data"), xytext=(3, 2.5),
-            textcoords="offset points", color=colour, fontsize=8, ha="left", va="bottom", bbox=halo(theme), zorder=4,
-        )  # fmt: skip
-    _marks(axes, panel, theme)
-    if panel.kind == LINES and scale.columns == 1:
-        _end_labels(axes, panel, chart.verdicts, theme, low, high)
+    spans = draw_marks(axes, panel, theme, ruler)
+    draw_capacities(axes, panel, theme, ruler, spans)
 
 
 def _levels(panel: Panel, log_y: bool) -> tuple[int, int]:
     """The lowest and the highest level that the panel shows."""
     levels = panel.levels or [0]
     capacities = [capacity.bytes for capacity in panel.capacities]
-    highest = max(*levels, *capacities, 1)
     if log_y:
+        highest = max(*levels, *capacities, 1)
         return max(1, int(min(y for y in (*levels, highest) if y) * 0.8)), int(highest * 1.35)
-    if capacities:
-        highest = max(min(highest, int(max(capacities) * HEADROOM)), max(capacities))
+    highest = panel.top
     if panel.kind == STACK:
         return 0, int(highest * 1.06)
     lowest = min(*levels, *capacities, highest)
@@ -153,11 +197,12 @@ def _levels(panel: Panel, log_y: bool) -> tuple[int, int]:
     return (0 if lowest <= room else int(lowest - room * 0.12)), int(highest + room * 0.10)
 
 
-def _x_ticks(axes: Any, chart: Chart, scale: _Scale) -> None:
+def _x_ticks(chart: Chart, log: bool, most: int) -> list[int]:
+    """At most so many ticks along the bottom: powers of two, or round steps."""
     low, high = min(chart.xs), max(chart.xs)
-    most = max(12 // scale.columns, 3)
+    log = log and low > 0 and high >= 3 * low
     powers = [1 << e for e in range(max(0, (low - 1).bit_length()), high.bit_length())]
-    if scale.log_x and len(powers) > 1:
+    if log and len(powers) > 1:
         ticks = powers
     elif chart.x_is_context:
         step = 1 << max(0, (high // 8).bit_length())
@@ -168,8 +213,7 @@ def _x_ticks(axes: Any, chart: Chart, scale: _Scale) -> None:
         ticks = list(range(-(-low // step) * step, high + 1, step))
     while len(ticks) > most:
         ticks = ticks[len(ticks) % 2 == 0 :: 2]
-    label = tokens_label if chart.x_is_context else str
-    axes.set_xticks(ticks, [label(tick) for tick in ticks])
+    return ticks
 
 
 def _stack(axes: Any, panel: Panel, theme: Theme) -> None:
@@ -190,7 +234,7 @@ def _stack(axes: Any, panel: Panel, theme: Theme) -> None:
 
 
 def _line(axes: Any, series: Series, theme: Theme) -> None:
-    colour, style = _stroke(series, theme)
+    colour, style = stroke(series, theme)
     label = series.label
     xs: list[int] = []
     ys: list[int] = []
@@ -215,85 +259,3 @@ def fine(xs: Sequence[int], ys: Sequence[int]) -> tuple[list[float], list[float]
             fine_xs.append(x0 + (x1 - x0) * k / FINE)
             fine_ys.append(y0 + (y1 - y0) * k / FINE)
     return [*fine_xs, *xs[-1:]], [*fine_ys, *ys[-1:]]
-
-
-def _stroke(series: Series, theme: Theme) -> tuple[str, Any]:
-    n = len(theme.lines)
-    return theme.lines[series.colour % n], STYLES[(series.style + series.colour // n) % len(STYLES)]
-
-
-def _marks(axes: Any, panel: Panel, theme: Theme) -> None:
-    """A dot where a line or stack meets its capacity, and a thread down to the axis; on stacks the value beside it."""
-    for mark in panel.marks:
-        colour = theme.text if mark.line is None else _stroke(panel.series[mark.line], theme)[0]
-        bottom = axes.get_ylim()[0]
-        axes.plot([mark.x, mark.x], [bottom, mark.y], color=colour, linewidth=0.9, linestyle=":", label="_thread")
-        axes.plot(
-            [mark.x], [mark.y], marker="o", markersize=6, color=colour, markeredgecolor=theme.background,
-            markeredgewidth=1.0, label="_mark", zorder=5, clip_on=False,
-        )  # fmt: skip
-        if panel.kind == STACK or len(panel.marks) == 1:
-            left = (
-                not mark.label.startswith("fits from")
-                and axes.transAxes.inverted().transform(axes.transData.transform((mark.x, mark.y)))[0] > 0.45
-            )
-            axes.annotate(
-                mark.label, (mark.x, mark.y), xytext=(-5 if left else 6, 4),
-                textcoords="offset points", color=theme.text, fontsize=9, fontweight="bold",
-                ha="right" if left else "left", va="bottom", bbox=halo(theme), zorder=6,
-            )  # fmt: skip
-
-
-def _end_labels(axes: Any, panel: Panel, verdicts: Sequence[str], theme: Theme, low: float, high: float) -> None:
-    """Each line's name and how far it fits, at its right end; moved apart where they would overlap."""
-    ends: list[tuple[float, int]] = []
-    for i, series in enumerate(panel.series):
-        last = next((y for y in reversed(series.ys) if y is not None), None)
-        shown = min(max(last if last is not None else low, low), high)
-        at = axes.transAxes.inverted().transform(axes.transData.transform((series.xs[-1], shown)))[1]
-        ends.append((float(at), i))
-    ends.sort()
-    gap = 0.088 if len(ends) <= 11 else 0.96 / len(ends)
-    places: list[float] = []
-    for y, _ in ends:
-        places.append(max(y, places[-1] + gap if places else 0.03))
-    if places[-1] > 0.98:
-        places[-1] = 0.98
-        for k in range(len(places) - 2, -1, -1):
-            places[k] = min(places[k], places[k + 1] - gap)
-    small = len(ends) > 11
-    for (_, i), place in zip(ends, places, strict=True):
-        series = panel.series[i]
-        label = textwrap.shorten(series.label, 30, placeholder="…")
-        at = (1.012, place)
-        axes.annotate(
-            label, at, xycoords="axes fraction", color=_stroke(series, theme)[0], fontsize=7 if small else 8.5,
-            fontweight="bold", ha="left", va="center" if small else "bottom", annotation_clip=False,
-        )  # fmt: skip
-        if not small:
-            axes.annotate(verdicts[i], at, xycoords="axes fraction", color=theme.muted, fontsize=7.5, ha="left",
-                          va="top", annotation_clip=False)  # fmt: skip
-
-
-def _line_key(figure: Any, chart: Chart, theme: Theme, top: float) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = []
-    for series, verdict in zip(chart.panels[0].series, chart.verdicts, strict=True):
-        colour, style = _stroke(series, theme)
-        label = f"{series.label}: {verdict}"
-        handles.append(Line2D([], [], color=colour, linestyle=style, linewidth=2.0, label=label))
-    figure.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(0.012, top), fontsize=8, frameon=False, ncols=3,
-        labelcolor=theme.text, handlelength=2.4, borderpad=0.2, columnspacing=1.6,
-    )  # fmt: skip
-
-
-def _band_key(figure: Any, theme: Theme, y: float, right: float) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=colour, label=band) for band, colour in zip(BANDS, theme.bands, strict=True)]
-    figure.legend(
-        handles=handles, loc="center right", bbox_to_anchor=(right + 0.01, y), fontsize=8, frameon=False,
-        ncols=3, labelcolor=theme.text, handlelength=1.0, handleheight=0.9, columnspacing=1.2, borderpad=0.2,
-    )  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from rich.text import Text
 
-from memplan.output.chart import LINES, TIMES, Chart, Panel
+from memplan.output.chart import LINES, Chart, Panel
+from memplan.output.chart_words import TIMES
 from memplan.output.words import to_text, tokens_label
 
 _BANDS = (("█", "#", "blue"), ("▓", "=", "cyan"), ("▒", "+", "yellow"))
@@ -21,45 +23,82 @@ _LINES = (
     ("△", "b", "cyan"),
     ("□", "c", "white"),
     ("◇", "d", "bright_blue"),
+    *(
+        (letter, letter, colour)
+        for letter, colour in zip(
+            "efghijkm", ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_blue"), strict=True
+        )
+    ),
 )
+_SIGNS = {
+    "free": ("│", "|"),
+    "level": ("╌", "-"),
+    "last": ("◄", "<"),
+    "alone": ("◁", "("),
+    "cross": ("✕", "X"),
+    "on": ("→", ">"),
+}
 _HEIGHT = 16
 _MOST_BARS = 24
-_HEADROOM = 1.3
 
 
-def render_chart(chart: Chart, *, width: int = 100, colour: bool = False, unicode: bool = True) -> str:
-    """The chart as text of at most ``width`` columns (never fewer than 50), ending in a newline."""
+def render_chart(
+    chart: Chart, *, width: int = 100, colour: bool = False, unicode: bool = True, log_x: bool = True
+) -> str:
+    """The chart as text of at most ``width`` columns (never fewer than 50), ending in a newline.
+
+    ``log_x``: doublings at equal distances, where lines are drawn.
+    """
     width = max(50, min(width, 160))
-    lines: list[Text | str] = [Text(_plain(chart.title, unicode), "bold"), _plain(chart.subtitle, unicode)]
-    for panel in chart.panels:
+    is_lines = chart.panels[0].kind == LINES
+    lines: list[Text | str] = [Text(line, "bold") for line in _folded(chart.title, width, unicode)]
+    lines += _folded(chart.subtitle, width, unicode)
+    if not is_lines:
+        lines += [Text(line, "bold") for line in _folded(chart.answers[0], width, unicode)]
+    levels = [_levels(panel) for panel in chart.panels]
+    if chart.shared_scale:
+        levels = [(min(low for low, _ in levels), max(high for _, high in levels))] * len(levels)
+    for panel, (low, high) in zip(chart.panels, levels, strict=True):
         lines.append("")
         title = f"{panel.title}: {panel.verdict}" if panel.verdict else panel.title
-        lines.append(Text(_plain(title, unicode), "bold"))
-        lines += _grid(chart, panel, width, unicode) if panel.kind == LINES else _bars(chart, panel, width, unicode)
-    lines.append(_key(chart, unicode))
-    if chart.panels[0].kind == LINES:
+        lines += [Text(line, "bold") for line in _folded(title, width, unicode)]
+        if is_lines:
+            lines += _grid(chart, panel, (low, high), width, unicode, log_x)
+        else:
+            lines += _bars(chart, panel, width, unicode)
+    lines += _key(chart, width, unicode)
+    if is_lines:
         lines += _verdicts(chart, unicode)
-    lines += [_plain(note, unicode) for note in chart.notes]
+    for note in chart.notes:
+        lines += _folded(note, width, unicode)
     return to_text(lines, colour)
+
+
+def _levels(panel: Panel) -> tuple[int, int]:
+    """The lowest and the highest level of a grid."""
+    levels = [*panel.levels, *(capacity.bytes for capacity in panel.capacities)]
+    lowest = min(levels, default=0)
+    return (0 if lowest < panel.top / 3 else lowest), panel.top
 
 
 def _bars(chart: Chart, panel: Panel, width: int, unicode: bool) -> Iterator[Text]:
     """A bar for each value that was asked for and each mark: its bands, and where the capacity ends."""
     xs = panel.series[0].xs
-    marked = {mark.x for mark in panel.marks}
-    wanted = set(_thinned(chart.xs, _MOST_BARS)) | marked
+    marked = {mark.x: mark.whole for mark in panel.marks}
+    wanted = set(_thinned(chart.xs, _MOST_BARS)) | set(marked)
     capacity = max((c.bytes for c in panel.capacities), default=0)
-    highest = max([*panel.levels, capacity, 1])
-    if capacity:
-        highest = min(highest, int(capacity * _HEADROOM))
+    highest = panel.top
     labels = {x: f"{x:,}" for x in xs}
     label_width = max(len(labels[x]) for x in xs if x in wanted)
     room = width - label_width - 16
     edge = round(capacity * room / highest) if capacity else -1
+    if highest > capacity > 0:
+        edge = min(edge, room - 2)
+    bar = _sign("free", unicode)
     for i, x in enumerate(xs):
         if x not in wanted:
             continue
-        line = Text(f"{labels[x]:>{label_width}} ", "bold" if x in marked else "")
+        line = Text(f"{labels[x]:>{label_width}} ", "bold" if marked.get(x) else "")
         ys = [series.ys[i] for series in panel.series]
         if any(y is None for y in ys):
             line.append("llama.cpp does not start", "red")
@@ -71,32 +110,39 @@ def _bars(chart: Chart, panel: Panel, width: int, unicode: bool) -> Iterator[Tex
             done += y or 0
             end = min(room, round(done * room / highest))
             cells += [(block if unicode else ascii_block, style)] * (end - len(cells))
+        over = capacity > 0 and done > capacity
+        if over:
+            # what is too much passes the line, and what is not stays before it, however little it is
+            cells += cells[-1:] * (edge + 2 - len(cells))
+        elif capacity:
+            del cells[edge:]
+        if done > highest:
+            cells[-1] = (_sign("on", unicode), "bold red")
         cells += [(" ", "")] * (room + 1 - len(cells))
         if 0 <= edge <= room:
-            cells[edge] = ("│" if unicode else "|", "bold red" if done > capacity else "bold")
+            cells[edge] = (bar, "bold red" if over else "bold")
         for text, style in cells:
             line.append(text, style)
-        line.append(f" {done / (1 << 30):,.1f} GiB", "red" if capacity and done > capacity else "")
-        if x in marked:
-            line.append(" " + ("◄" if unicode else "<"), "bold")
+        line.append(f" {done / (1 << 30):,.1f} GiB", "red" if over else "")
+        if over:
+            line.append(" !", "bold red")
+        elif x in marked:
+            line.append(" " + _sign("last" if marked[x] else "alone", unicode), "bold")
         yield line
     if capacity:
         label = panel.capacities[0].label
         yield Text(" " * max(0, label_width + 1 + min(edge, room) - len(label)) + label, "dim")
 
 
-def _grid(chart: Chart, panel: Panel, width: int, unicode: bool) -> Iterator[Text]:
-    """Lines as characters; the capacities as dashes, the marks as crosses on them."""
-    capacities = sorted({c.bytes for c in panel.capacities})
-    lowest = min([*panel.levels, *capacities], default=0)
-    highest = max([*panel.levels, *capacities, 1])
-    if capacities:
-        highest = max(min(highest, int(max(capacities) * _HEADROOM)), *capacities)
-    if lowest < highest / 3:
-        lowest = 0
+def _grid(
+    chart: Chart, panel: Panel, levels: tuple[int, int], width: int, unicode: bool, log_x: bool
+) -> Iterator[Text]:
+    """Lines as characters; the capacities as dashes with their words on them, the marks as crosses."""
+    lowest, highest = levels
+    capacities = {capacity.bytes: capacity.label for capacity in panel.capacities}
     span = max(highest - lowest, 1)
     columns = width - 14
-    logs = min(chart.xs) > 0
+    logs = log_x and min(chart.xs) > 0
     place = math.log2 if logs else float
     left, right = place(min(chart.xs)), place(max(chart.xs))
 
@@ -108,7 +154,7 @@ def _grid(chart: Chart, panel: Panel, width: int, unicode: bool) -> Iterator[Tex
 
     canvas: list[list[tuple[str, str]]] = [[(" ", "")] * columns for _ in range(_HEIGHT)]
     for capacity in capacities:
-        canvas[row(capacity)] = [("╌" if unicode else "-", "dim")] * columns
+        canvas[row(capacity)] = [(_sign("level", unicode), "dim")] * columns
     for i, series in enumerate(panel.series):
         symbol, ascii_symbol, style = _LINES[i % len(_LINES)]
         points = [(x, y) for x, y in zip(series.xs, series.ys, strict=True) if y is not None]
@@ -117,10 +163,15 @@ def _grid(chart: Chart, panel: Panel, width: int, unicode: bool) -> Iterator[Tex
             if 0 <= r < _HEIGHT:
                 canvas[r][column(x)] = (symbol if unicode else ascii_symbol, style)
     for mark in panel.marks:
-        canvas[row(mark.y)][column(mark.x)] = ("✕" if unicode else "X", "bold red")
+        canvas[row(mark.y)][column(mark.x)] = (_sign("cross", unicode), "bold red")
+    for capacity, label in capacities.items():
+        _write(canvas[row(capacity)], f" {label} ", _sign("level", unicode))
+    # a level stands at its own row, and nothing else beside it
+    exact = {row(capacity): capacity for capacity in capacities}
     for r, cells in enumerate(canvas):
-        level = lowest + span * (_HEIGHT - 1 - r) / (_HEIGHT - 1)
-        line = Text(f"{level / (1 << 30):>7,.1f} GiB" if r % 3 == 0 else " " * 11)
+        level = exact.get(r, lowest + span * (_HEIGHT - 1 - r) / (_HEIGHT - 1))
+        shown = r in exact or (r % 3 == 0 and not {r - 1, r + 1} & set(exact))
+        line = Text(f"{level / (1 << 30):>7,.1f} GiB" if shown else " " * 11)
         line.append(" │" if unicode else " |", "dim")
         for text, style in cells:
             line.append(text, style)
@@ -139,6 +190,14 @@ def _grid(chart: Chart, panel: Panel, width: int, unicode: bool) -> Iterator[Tex
     yield Text("".join(ticks).rstrip())
 
 
+def _write(cells: list[tuple[str, str]], text: str, over: str) -> None:
+    """Write into a row where it shows nothing but ``over``, the first such place; nowhere if there is none."""
+    for start in range(1, len(cells) - len(text)):
+        if all(cell == over for cell, _ in cells[start : start + len(text)]):
+            cells[start : start + len(text)] = [(char, "bold") for char in text]
+            return
+
+
 def _between(points: Sequence[tuple[int, int]], columns: int) -> Iterator[tuple[float, float]]:
     for (x0, y0), (x1, y1) in pairwise(points):
         for k in range(columns):
@@ -153,14 +212,47 @@ def _thinned(xs: Sequence[int], most: int) -> list[int]:
     return sorted({xs[round(i * (len(xs) - 1) / (most - 1))] for i in range(most)})
 
 
-def _key(chart: Chart, unicode: bool) -> Text:
+def _key(chart: Chart, width: int, unicode: bool) -> Iterator[Text]:
+    """What blocks and signs stand for, and what runs along."""
+    is_lines = chart.panels[0].kind == LINES
+    marks = [mark for panel in chart.panels for mark in panel.marks]
+    limited = [panel for panel in chart.panels if panel.capacities]
     key = Text()
-    if chart.panels[0].kind != LINES:
+    if not is_lines:
         for series, (block, ascii_block, style) in zip(chart.panels[0].series, _BANDS, strict=True):
             key.append(block if unicode else ascii_block, style)
             key.append(f" {series.label}  ", "dim")
-    key.append(f"across: {chart.x_label}", "dim")
-    return key
+    key.append(f"{'across' if is_lines else 'down'}: {chart.x_label}", "dim")
+    yield key
+    said: list[str] = []
+    if is_lines:
+        said += [f"{_sign('level', unicode)} what is free"] * bool(limited)
+        said += [f"{_sign('cross', unicode)} the last that fits on that device"] * bool(marks)
+    else:
+        said += [f"{_sign('free', unicode)} what is free"] * bool(limited)
+        said += [f"{_sign('last', unicode)} the last that fits"] * any(mark.whole for mark in marks)
+        said += [f"{_sign('alone', unicode)} the last on that device alone"] * any(not mark.whole for mark in marks)
+        over = any(level > max(c.bytes for c in panel.capacities) for panel in limited for level in panel.levels)
+        said += ["! more than is free"] * over
+        cut = any(level > panel.top for panel in limited for level in panel.levels)
+        said += [f"{_sign('on', unicode)} goes on"] * cut
+    line = ""
+    for part in said:
+        if line and len(line) + 2 + len(part) > width:
+            yield Text(line, "dim")
+            line = ""
+        line += f"{'  ' if line else ''}{part}"
+    if line:
+        yield Text(line, "dim")
+
+
+def _sign(name: str, unicode: bool) -> str:
+    return _SIGNS[name][0 if unicode else 1]
+
+
+def _folded(text: str, width: int, unicode: bool) -> list[str]:
+    """The text in lines of at most ``width``, but for longer words."""
+    return textwrap.wrap(_plain(text, unicode), width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _verdicts(chart: Chart, unicode: bool) -> Iterator[Text]:

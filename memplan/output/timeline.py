@@ -9,20 +9,22 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from memplan.explaining.result import ComputeBuffer, Explanation, Placed
-from memplan.output.chart import rig_name
+from memplan.output.chart_words import DOT, model_name, rig_name
 from memplan.output.explain import verdict
 from memplan.output.figures import (
     DARK,
+    EDGE,
     LIGHT,
     Theme,
+    draw_headings,
     dress,
+    fit_headings,
     gib_ticks,
     halo,
-    headings,
     new_figure,
     size_label,
-    title_lines,
 )
+from memplan.output.lettering import LINE, Ruler, plain_text
 from memplan.output.words import batch_sizes, printable
 
 if TYPE_CHECKING:
@@ -37,6 +39,13 @@ COLUMNS = 640
 """Columns that a graph is drawn in: what is alive for one node alone must still be seen."""
 AROUND = 45
 """Nodes before and after the peak in the picture of its surroundings."""
+
+WIDTH, LEFT, RIGHT = 8.0, 0.68, 5.92
+"""Inches of a picture, and where its panels begin and end."""
+
+_TITLE = 8.5
+_KEY = WIDTH - EDGE - RIGHT - 0.35
+"""Type of what stands above a panel, and room for a name in its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class TimelineChart:
-    """A whole picture: one timeline a device."""
+    """A whole picture: one timeline a device.
+
+    ``title`` asks the question, ``subtitle`` holds every setting.
+    """
 
     title: str
     subtitle: str
@@ -67,20 +79,28 @@ class TimelineChart:
     timelines: tuple[Timeline, ...]
 
 
-def timeline_chart(x: Explanation, device: str = "") -> TimelineChart:
-    """The timelines of an explanation: of one device, or of those with the largest buffers."""
+def timeline_chart(x: Explanation, device: str = "", given: Sequence[str] = ()) -> TimelineChart:
+    """The timelines of an explanation: of one device, or of those with the largest buffers.
+
+    ``given``: llama-server's flags as they were given, for the subtitle.
+    """
     estimate = x.estimate
     filled = [buffer for buffer in x.buffers if buffer.peak is not None]
     gpus = [buffer for buffer in filled if buffer.device != "CPU"]
     buffers = [buffer for buffer in filled if buffer.device == device] if device else gpus or filled
     largest = sorted(buffers, key=lambda buffer: -buffer.bytes)[:MOST]
-    name = printable(estimate.model.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf"))
     flags = estimate.flags
     slots = f"{flags.n_parallel} slot{'s' * (flags.n_parallel > 1)}"
-    settings = f"{estimate.n_ctx:,} tokens, {slots}, batch {batch_sizes(estimate)}"
+    settings = [
+        f"llama-{flags.app} {estimate.llama}",
+        printable(" ".join(given)),
+        *(f"GPUs without {op}" for op in estimate.without_ops),
+        f"{estimate.n_ctx:,} tokens, {slots}, batch {batch_sizes(estimate)}",
+        f"prompt graph of {estimate.nodes[0]:,} nodes",
+    ]
     return TimelineChart(
-        title=f"What fills the compute buffer? {name} on {rig_name(estimate)}",
-        subtitle=f"llama-{flags.app} {estimate.llama}  ·  {settings}  ·  prompt graph of {estimate.nodes[0]:,} nodes",
+        title=f"What fills the compute buffer? {model_name(estimate)} on {rig_name(estimate)}",
+        subtitle=DOT.join(part for part in settings if part),
         nodes=estimate.nodes[0],
         timelines=tuple(_timeline(b, estimate.nodes[0]) for b in buffers if b in largest),
     )
@@ -139,39 +159,52 @@ def _end(p: Placed, start: int) -> int:
 def timeline_figure(chart: TimelineChart, *, dark: bool = False) -> Figure:
     """The figure: bands of what is alive, how far the buffer is filled, its size as a line, the peak marked."""
     theme = DARK if dark else LIGHT
-    timelines = chart.timelines
-    rows = [(timeline, 0, chart.nodes) for timeline in timelines]
-    if len(rows) == 1:
-        peak = timelines[0].node
-        rows.append((timelines[0], max(0, peak - AROUND), min(chart.nodes, peak + AROUND)))
-    count = len(rows)
-    title = title_lines(chart.title)
-    above = 0.14 + 0.25 * len(title) + 0.17 + 0.50
-    height = above + 0.62 + 1.9 * count + 0.75 * (count - 1)
-    figure = new_figure(8.0, height, theme)
-    headings(figure, title, [chart.subtitle], theme)
-    grid = figure.subplots(count, 1, squeeze=False)
-    figure.subplots_adjust(left=0.085, right=0.74, top=1 - above / height, bottom=0.55 / height, hspace=0.38)
-    for axes, (timeline, start, end) in zip(grid.flat, rows, strict=True):
-        _draw(axes, timeline, start, end, theme)
-        head = f"{timeline.device}: {timeline.peak_label}"
-        if end - start < chart.nodes:
-            head = f"{timeline.device}, nodes {start:,} to {end:,}"
-        axes.set_title(_short(head, 112), color=theme.text, fontsize=8.5, loc="left", pad=6)
-    figure.text(0.41, 0.05 / height, "node of the graph, in the order they are computed", color=theme.muted,
-                fontsize=8.5, ha="center", va="bottom")  # fmt: skip
+    figure = new_figure(WIDTH, 4.5, theme)
+    with plain_text():
+        _fill(figure, chart, theme)
     return figure
 
 
-def _draw(axes: Any, timeline: Timeline, start: int, end: int, theme: Theme) -> None:
+def _fill(figure: Figure, chart: TimelineChart, theme: Theme) -> None:
+    """Panels one below the other, each with its key at the right; lengths are inches."""
+    ruler = Ruler(figure)
+    timelines = chart.timelines
+    rows = [(timeline, 0, chart.nodes, f"{timeline.device}: {timeline.peak_label}") for timeline in timelines]
+    if len(rows) == 1:
+        peak = timelines[0].node
+        start, end = max(0, peak - AROUND), min(chart.nodes, peak + AROUND)
+        rows.append((timelines[0], start, end, f"{timelines[0].device}, nodes {start:,} to {end:,}"))
+    heads = fit_headings(chart.title, chart.subtitle, WIDTH, ruler)
+    titles = [ruler.wrapped(title, WIDTH - LEFT - EDGE, _TITLE, most=4) for *_, title in rows]
+    keys = [["\n".join(ruler.wrapped(label, _KEY, 8.0, most=3)) for label in timeline.labels] for timeline, *_ in rows]
+    # a key of many long names needs the height
+    tall = [max(1.9, 0.05 + 13.5 / 72 + sum(8 * LINE * (1 + k.count("\n")) + 4 / 72 for k in key)) for key in keys]
+    height = heads.height + sum(tall) + sum(len(title) * _TITLE * LINE + 0.46 for title in titles) + 0.32
+    figure.set_size_inches(WIDTH, height)
+    draw_headings(figure, heads, theme)
+    y = heads.height
+    for (timeline, start, end, _), title, key, panel in zip(rows, titles, keys, tall, strict=True):
+        y += 0.18 + len(title) * _TITLE * LINE
+        axes = figure.add_axes((LEFT / WIDTH, 1 - (y + panel) / height, (RIGHT - LEFT) / WIDTH, panel / height))
+        _draw(axes, timeline, (start, end), key, theme, ruler)
+        axes.set_title("\n".join(title), color=theme.text, fontsize=_TITLE, loc="left", pad=6)
+        y += panel + 0.28
+    figure.text((LEFT + RIGHT) / 2 / WIDTH, 0.08 / height, "node of the graph, in the order they are computed",
+                color=theme.muted, fontsize=8.5, ha="center", va="bottom")  # fmt: skip
+
+
+def _draw(
+    axes: Any, timeline: Timeline, nodes: tuple[int, int], names: Sequence[str], theme: Theme, ruler: Ruler
+) -> None:
     dress(axes, theme)
+    start, end = nodes
     xs, bands, reach = _thinned(timeline, start, end)
     axes.fill_between(xs, reach, step="post", color=theme.gaps, linewidth=0, label="gaps between them")
     base = [0] * len(xs)
-    for i, (label, band) in enumerate(zip(timeline.labels, bands, strict=True)):
+    for i, (label, name, band) in enumerate(zip(timeline.labels, names, bands, strict=True)):
         colour = theme.rest if label == REST else theme.lines[i]
         top = [a + b for a, b in zip(base, band, strict=True)]
-        axes.fill_between(xs, base, top, step="post", color=colour, linewidth=0, label=label)
+        axes.fill_between(xs, base, top, step="post", color=colour, linewidth=0, label=name)
         base = top
     size = timeline.size
     axes.set_xlim(start, max(end, start + 1))
@@ -182,19 +215,20 @@ def _draw(axes: Any, timeline: Timeline, start: int, end: int, theme: Theme) -> 
     axes.axhline(size, color=theme.limit, linewidth=1.2, linestyle=(0, (4, 2)), label="_size")
     axes.plot([timeline.node], [size], marker="v", markersize=7, color=theme.text, label="_peak", clip_on=False,
               zorder=5, markeredgecolor=theme.background)  # fmt: skip
-    right = timeline.node > start + 0.6 * (end - start)
+    said = f"fullest at node {timeline.node:,}: {size / (1 << 20):,.0f} MiB"
+    long, at = ruler.width(said, 8.5, True), (RIGHT - LEFT) * (timeline.node - start) / max(end - start, 1)
+    left = at + long + 0.2 > RIGHT - LEFT
     axes.annotate(
-        f"fullest at node {timeline.node:,}: {size / (1 << 20):,.0f} MiB", (timeline.node, size),
-        xytext=(-7 if right else 7, 3), textcoords="offset points", color=theme.text, fontsize=8.5, fontweight="bold",
-        bbox=halo(theme), ha="right" if right else "left", va="bottom", zorder=6,
+        said, (timeline.node, size), xytext=(-7 if left else 7, 3), textcoords="offset points", color=theme.text,
+        fontsize=8.5, fontweight="bold", bbox=halo(theme), ha="right" if left else "left", va="bottom", zorder=6,
     )  # fmt: skip
     handles, labels = axes.get_legend_handles_labels()
     gaps, *others = zip(handles, labels, strict=True)
     shown = [gaps, *others[::-1]]
     axes.legend(
-        [handle for handle, _ in shown], [_short(label, 30) for _, label in shown],
-        loc="upper left", bbox_to_anchor=(1.005, 1.02), fontsize=8, frameon=False, labelcolor=theme.text,
-        handlelength=1.0, handleheight=0.9, borderpad=0.2,
+        [handle for handle, _ in shown], [label for _, label in shown],
+        loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=8, frameon=False, labelcolor=theme.text,
+        handlelength=1.0, handleheight=0.9, borderpad=0.2, borderaxespad=0,
     )  # fmt: skip
 
 
@@ -205,7 +239,3 @@ def _thinned(timeline: Timeline, start: int, end: int) -> tuple[list[int], list[
     fullest = [max(range(i, min(i + width, end)), key=timeline.reach.__getitem__) for i in columns]
     picked = [*fullest, *fullest[-1:]]
     return [*columns, end], [[band[i] for i in picked] for band in timeline.bands], [timeline.reach[i] for i in picked]
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -88,7 +88,10 @@ def test_host_mib_holds_for_every_rig(capsys: pytest.CaptureFixture[str], engine
 def test_plot_into_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "a.svg"
-    assert out(capsys, "plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096,8192", "-o", str(path)) == ""
+    assert main(["plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096,8192", "-o", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"{path}: fits throughout, to 8,192 tokens\n"
     assert "How much context fits?" in path.read_text(encoding="utf-8")
     assert os.listdir(tmp_path) == ["a.svg"]
 
@@ -97,11 +100,11 @@ def test_plot_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "--over", "np=1,2", "--over", "ctx=4096,8192", "--terminal")
     assert "-np 2: fits throughout" in text
     text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "-c", "4096", "--over", "np=1,2,4", "--terminal")
-    assert "across: -np" in text
+    assert "down: -np" in text
     text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096", "--over", "np=1,2,4", "--terminal")
-    assert "across: -np" in text
+    assert "down: -np" in text
     text = out(capsys, "plot", MODEL, *GPU, "-cmoe", "--over", "np=1", "--terminal")
-    assert "1,048,576" in text and "across: tokens of context" in text
+    assert "1,048,576" in text and "down: tokens of context" in text
     text = out(
         capsys,
         "plot",
@@ -205,6 +208,10 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("plot", MODEL, *GPU, "-o", "a.png", "--terminal"), "give only one"),
     (("plot", MODEL, *GPU, "-o", "a.png", "--output", "b.png"), "given twice"),
     (("plot", MODEL, *GPU, "--terminal", "--json"), "memplan plot has no --json"),
+    (("plot", MODEL, *GPU, "--terminal", "--dark"), "--dark is for the file"),
+    (("plot", MODEL, *GPU, "--terminal", "--log-y"), "--log-y is for the file"),
+    (("plot", MODEL, *GPU, "--terminal", "--linear"), "--linear: bars in the terminal have no axis"),
+    (("plot", MODEL, *GPU, "-o", "a.png", "--log-y"), "--log-y: parts that are stacked"),
     (("plot", MODEL, *GPU, "--terminal", "--x", "np"), "not among"),
     (("plot", MODEL, *GPU, "--terminal", "--over", "ctx=4096"), "at least two numbers"),
     (("plot", MODEL, *GPU, "--terminal", "--over", "ctx=4096,8192", "--over", "np=1:20:1"), "16 at most"),
@@ -285,4 +292,5 @@ def test_as_a_process_with_warnings_as_errors(tmp_path: Path) -> None:
     line = ["plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096,8192", "-o", str(tmp_path / "a.pdf")]
     command = [sys.executable, "-W", "error", "-m", "memplan", *line]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    said = f"{tmp_path / 'a.pdf'}: fits throughout, to 8,192 tokens\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", said)

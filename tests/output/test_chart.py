@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memplan.backends.devices import Rig
@@ -35,7 +37,10 @@ def test_one_axis_is_a_stack_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not panel.marks
     assert chart.panels[0].verdict == "1.0 GiB left at 1M"
     assert chart.panels[1].verdict == "15.0 GiB short at 1M"
-    assert chart.verdicts == (f"fits to {chart.panels[1].marks[0].x:,}",)
+    last = chart.panels[1].marks[0].x
+    assert chart.verdicts == (f"fits to {last:,}",)
+    assert chart.answers == (f"fits to {last:,} tokens (CUDA1 is short from {last + 256:,} on)",)
+    assert chart.in_short == chart.answers[0]
 
 
 def test_more_axes_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +90,11 @@ def test_what_is_refused_is_a_gap_and_a_note(monkeypatch: pytest.MonkeyPatch) ->
 
     chart = make_chart(*swept(monkeypatch, ["ctx=4096:65536", "np=1,2"], need), "ctx")
     assert chart.panels[0].series[0].ys[2] is None
-    assert chart.notes[-1] == "llama.cpp does not start at 2 of 10 points (k-v-types-differ)"
+    said = "llama.cpp does not start at 2 of 10 points: does not support different K (q8_0) and V (f16) cache types"
+    assert said in chart.notes
     chart = make_chart(*swept(monkeypatch, ["ctx=4096:65536"], lambda *_: None), "ctx")
     assert chart.verdicts == ("does not start",)
+    assert chart.answers[0].startswith("llama.cpp does not start: does not support different K (q8_0)")
     assert chart.panels[0].levels == []
 
 
@@ -100,7 +107,9 @@ def test_hosts_and_many_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert alone.panels[0].capacities == ()
     many = make_chart(*swept(monkeypatch, [CTX], rig=Rig(RIG.gpus * 4)), "ctx")
     assert [panel.device for panel in many.panels] == [f"CUDA{i}" for i in range(2, 8)]
-    assert many.notes == ("the 6 fullest of 8 devices",)
+    assert many.notes[0] == "the 6 fullest of 8 devices"
+    assert many.notes[1:] == ("not included: the CUDA context of each process, pools that grow at run time",)
+    assert alone.answers[0].startswith("needs up to ") and "--host-mib" in alone.answers[0]
 
 
 def test_other_axes_along_the_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,3 +137,79 @@ def test_what_needs_less_as_it_rises_is_marked_where_it_begins_to_fit(monkeypatc
     chart = make_chart(*swept(monkeypatch, ["np=20,40,60,80,99"], need, flags="-c 4096"), "np")
     assert [(mark.x, mark.label) for mark in chart.panels[0].marks] == [(83, "fits from 83")]
     assert chart.verdicts == ("fits from 83",)
+
+
+def test_what_fits_is_what_fits_on_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    def need(device: int, n_ctx: int, slots: int) -> int:
+        return (device + 1) * 65536 * n_ctx
+
+    for over in ([CTX], [CTX, "np=1,2"]):
+        chart = make_chart(*swept(monkeypatch, over, need), "ctx")
+        first, second = (panel.marks for panel in chart.panels)
+        assert len(first) == len(second) == len(chart.verdicts)
+        for alone, mark, verdict in zip(first, second, chart.verdicts, strict=True):
+            assert mark.whole and mark.label == verdict == f"fits to {mark.x:,}"
+            assert not alone.whole and alone.x > mark.x
+            assert alone.label == f"CUDA0 alone: to {alone.x:,}"
+
+
+def test_where_nothing_fits_it_is_said_and_all_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    chart = make_chart(*swept(monkeypatch, [CTX], lambda device, n_ctx, _: 30 * GIB + n_ctx), "ctx")
+    assert chart.verdicts == ("does not fit",)
+    assert chart.answers[0].startswith("does not fit with any context asked for: at best, with 4,096 tokens, CUDA0 is")
+    panel = chart.panels[0]
+    assert panel.verdict.startswith("13.0 GiB short at 1M") or "short throughout: 13.0 GiB at 4K" in panel.verdict
+    assert panel.top == max(panel.levels)
+    # where some fits, what needs far more leaves the picture at the top
+    steep = make_chart(*swept(monkeypatch, [CTX], lambda device, n_ctx, _: 65536 * n_ctx), "ctx").panels[0]
+    assert FREE < steep.top < max(steep.levels)
+
+
+def test_colours_and_strokes_never_repeat_while_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    from memplan.output.chart import COLOURS, STROKES
+    from memplan.output.figures import DARK, LIGHT, STYLES
+
+    assert {COLOURS} == {len(theme.lines) for theme in (LIGHT, DARK)} and len(STYLES) == STROKES
+    over = ["ctx=4096,8192", "cache=f16,q8_0", "ub=256,512", "np=1,2,4"]
+    series = make_chart(*swept(monkeypatch, over), "ctx").panels[0].series
+    assert len({(s.colour, s.style) for s in series}) == len(series) == 12
+    assert {s.colour for s in series} == set(range(4)) and {s.style for s in series} == set(range(3))
+    single = make_chart(*swept(monkeypatch, ["ctx=4096,8192", "np=1:12:1"]), "ctx").panels[0].series
+    assert len({(s.colour % COLOURS, s.style + s.colour // COLOURS) for s in single}) == 12
+
+
+def test_values_that_llama_cpp_takes_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = ["llama=b9924,v0.5.0", "indexer=fused,unfused", "ctx=4096,8192"]
+    sweeper, sweep = swept(monkeypatch, over)
+    points = tuple(replace(p, estimate=replace(p.estimate, llama=str(p.values[0]))) for p in sweep.points)
+    sweeper._known.update({point.values: point.estimate for point in points})
+    chart = make_chart(sweeper, replace(sweep, points=points), "ctx")
+    assert [series.label for series in chart.panels[0].series] == [
+        "b9924, no fused indexer (b9924 has none)",
+        "b9924, no fused indexer",
+        "v0.5.0, fused indexer",
+        "v0.5.0, no fused indexer",
+    ]
+    assert any(note.startswith("b9924 has no fused indexer") for note in chart.notes)
+
+
+def test_how_slots_share_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = [
+        make_chart(*swept(monkeypatch, [CTX], flags=flags), "ctx").x_label for flags in ("-np 1", "-np 4", "-np 4 -kvu")
+    ]
+    assert labels == [
+        "tokens of context (-c)",
+        "tokens of context (-c), of which each slot has its part",
+        "tokens of context (-c), shared by all slots",
+    ]
+    varied = make_chart(*swept(monkeypatch, [CTX, "np=1,2,4"]), "ctx")
+    assert any("context is that of all slots together" in note for note in varied.notes)
+
+
+def test_all_lines_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = make_chart(*swept(monkeypatch, [CTX, "np=1,2"]), "ctx")
+    assert two.in_short == f"-np 1: {two.verdicts[0]}; -np 2: {two.verdicts[1]}"
+    many = make_chart(*swept(monkeypatch, [CTX, "np=1,2,4,200"], flags="-c 4096"), "ctx")
+    counts = many.verdicts.count("fits throughout"), many.verdicts.count("does not fit")
+    assert many.in_short.startswith("4 lines: ") and "fits to" in many.in_short
+    assert "\n" not in many.in_short and counts == (0, 1) and "1 do not fit" in many.in_short

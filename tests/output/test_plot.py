@@ -89,7 +89,10 @@ def test_ticks_are_powers_of_two(stack: Chart) -> None:
     linear = chart_figure(stack, log_x=False).axes[0]
     assert linear.get_xscale() == "linear"
     assert [label.get_text() for label in linear.get_xticklabels()][:2] == ["256K", "512K"]
-    log = chart_figure(stack, log_y=True).axes[0]
+
+
+def test_doublings_of_memory(lines: Chart) -> None:
+    log = chart_figure(lines, log_y=True).axes[0]
     assert log.get_yscale() == "log"
     assert "8 GiB" in [label.get_text() for label in log.get_yticklabels()]
 

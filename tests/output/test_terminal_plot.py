@@ -50,3 +50,45 @@ def test_what_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "llama.cpp does not start" in render_chart(chart)
     lines = make_chart(*swept(monkeypatch, ["ctx=4096,8192", "np=1,2"], lambda *_: None), "ctx")
     assert "does not start" in render_chart(lines)
+
+
+def test_what_is_too_much_passes_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    # by 1 MiB too much at the end: less than a column
+    need = {4096: 16 * 1024, 8192: 17 * 1024, 16384: 17 * 1024 + 1, 32768: 40 * 1024}
+    over = [f"ctx={','.join(map(str, need))}"]
+    chart = make_chart(*swept(monkeypatch, over, lambda device, n_ctx, _: need.get(n_ctx, 99999) << 20), "ctx")
+    for width in (50, 60, 100):
+        rows = [line for line in render_chart(chart, width=width).splitlines() if " GiB" in line and "│" in line]
+        bars = [row.partition(" GiB")[0].rpartition(" ")[0] for row in rows]
+        assert len({bar.index("│") for bar in bars}) == 1
+        for bar, row in zip(bars, rows, strict=True):
+            beyond = bar.partition("│")[2].strip()
+            assert bool(beyond) == row.endswith(" !")
+            assert ("→" in beyond) == (" 45.0 GiB" in row)
+    said = render_chart(chart, width=100)
+    assert "│ what is free  ◄ the last that fits  ! more than is free  → goes on" in said
+
+
+def test_levels_stand_at_their_own_rows_and_panels_share_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    chart = make_chart(*swept(monkeypatch, ["ctx=4096:1048576", "np=1,2"]), "ctx")
+    lines = render_chart(chart, width=80).splitlines()
+    levels = [line for line in lines if " 22.0 GiB free " in line]
+    assert len(levels) == 2 and all(line.startswith("   22.0 GiB │") for line in levels)
+    axes = [[line.partition("│")[0] for line in lines if " GiB │" in line[:14]]]
+    half = len(axes[0]) // 2
+    assert axes[0][:half] == axes[0][half:]
+    assert "╌ what is free  ✕ the last that fits on that device" in lines
+
+
+def test_each_line_has_a_sign_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    chart = make_chart(*swept(monkeypatch, ["ctx=4096,8192", "np=1:16:1"]), "ctx")
+    for unicode in (True, False):
+        keys = [
+            line for line in render_chart(chart, unicode=unicode).splitlines() if ": fits" in line and "-np" in line
+        ]
+        assert len(keys) == len({line[0] for line in keys}) == 16
+
+
+def test_equal_steps_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    chart = make_chart(*swept(monkeypatch, ["ctx=4096:1048576", "np=1,2"]), "ctx")
+    assert render_chart(chart) != render_chart(chart, log_x=False)
