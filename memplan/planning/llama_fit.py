@@ -130,7 +130,7 @@ def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | Non
     if found is not None and not always:
         always = search.more and found is not search.most
         always = always or _has_room(search, ledger, found) or _may_be_lucky(search, ledger, found)
-    answer = replay_fit(search, ledger, always)
+    answer = replay_fit(search, ledger, always, 0 if found is None else found.weights)
     if answer is None or not leaves_margins(answer.estimate, search.setting.margins):
         return found
     if found is not None and found.weights >= answer.weights:
@@ -171,17 +171,18 @@ def _may_be_lucky(search: Search, ledger: Ledger, found: Candidate) -> bool:
     return False
 
 
-def replay_fit(search: Search, ledger: Ledger, always: bool = True) -> FitAnswer | None:
+def replay_fit(search: Search, ledger: Ledger, always: bool = True, beat: int = 0) -> FitAnswer | None:
     """What ``--fit`` would place; unless ``always``, None when that is every layer's attention on GPUs.
 
-    None also when it would stop at a flag, choose the context itself, or not end. It is not said whether it fits.
+    None also when it cannot come to ``beat`` bytes of weights, when it would stop at a flag, choose the context itself,
+    or not end. It is not said whether it fits.
     """
     flags = search.flags
     if flags.given & _STOPS or flags.split_mode == "row" or not flags.n_ctx:
         return None
     refused = search.refused
     try:
-        return _Replay(search, ledger).answer(always)
+        return _Replay(search, ledger, beat).answer(always)
     except _GaveUp:
         return None
     finally:
@@ -189,8 +190,9 @@ def replay_fit(search: Search, ledger: Ledger, always: bool = True) -> FitAnswer
 
 
 class _Replay:
-    def __init__(self, search: Search, ledger: Ledger) -> None:
+    def __init__(self, search: Search, ledger: Ledger, beat: int) -> None:
         self.search = search
+        self.beat = beat
         self.ledger = ledger
         hparams = search.question.model.hparams
         self.n_items = hparams.n_layer + 1
@@ -294,12 +296,21 @@ class _Replay:
         start = next((i for i, share in enumerate(self.shares) if share.layers), self.last + 1)
         i = 0
         while i <= start <= self.last:
+            if self._most_bytes(i) < self.beat:
+                raise _GaveUp
             start = self._fill(i, start)
             if start > self.last:
                 raise _GaveUp
             if self.shares[start].layers > (i == self.last):
                 start = self._one_more(i, start)
             i += 1
+
+    def _most_bytes(self, done: int) -> int:
+        """More weights than this are not to be had, when the first GPUs are ``done``: caches only change their GPU."""
+        found = self.search.estimate(self._args(self.shares, self.overflow))
+        devices = [found.devices[d] for d in self.ledger.devices]
+        rest = zip(devices[done:], self.targets[done:], strict=True)
+        return sum(d.model for d in devices[:done]) + sum(t - d.compute - d.context + LUCK for d, t in rest)
 
     def _fill(self, i: int, start: int) -> int:
         high = list(self.shares)
