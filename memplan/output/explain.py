@@ -36,7 +36,7 @@ def verdict(buffer: ComputeBuffer) -> str:
         return f"{top.base} decides: {_of(top.bytes, peak)}, {_tensors(top)}{lost}"
     if len(peak.groups) > 1 and peak.groups[1].bytes * 2 <= top.bytes:
         return f"{top.base} takes most: {_of(top.bytes, peak)}, {_tensors(top)}{lost}"
-    largest = ", ".join(f"{group.base} ({_of(group.bytes, peak)})" for group in peak.groups[:3])
+    largest = ", ".join(f"{group.base} ({_of(group.bytes, peak, group.count)})" for group in peak.groups[:3])
     return f"no single tensor decides, the largest are {largest}{lost}"
 
 
@@ -132,13 +132,17 @@ def _moment(peak: Peak, nodes: int, chunked: bool) -> str:
 
 def _tensor_lines(peak: Peak, top: int, unicode: bool) -> Iterator[Text]:
     rows: list[list[Cell]] = []
-    for p in peak.live[:top]:
+    alike = _with_copies(peak.live)
+    for copies in alike[:top]:
+        p = copies[0]
+        size = sum(copy.bytes for copy in copies)
         alive = f"{p.first:,}..{p.last:,}" if p.first >= 0 else f"start..{p.last:,}"
         layer = "" if p.layer is None else str(p.layer)
-        row: list[Cell] = [(tenths(p.bytes), "yellow"), _percent(p.bytes, peak)]
-        rows.append([*row, printable(p.title), p.does, p.type, shape_text(p.shape), layer, alive])
+        title = p.title if len(copies) == 1 else f"{len(copies)} copies: {p.title} ..."
+        row: list[Cell] = [(tenths(size), "yellow"), _percent(size, peak)]
+        rows.append([*row, printable(title), p.does, p.type, shape_text(p.shape), layer, alive])
     blank: list[Cell] = [""] * 5
-    rest = peak.live[top:]
+    rest = [p for copies in alike[top:] for p in copies]
     if rest:
         size = sum(p.bytes for p in rest)
         rows.append([(tenths(size), "yellow"), _percent(size, peak), f"{len(rest)} more", *blank])
@@ -148,6 +152,15 @@ def _tensor_lines(peak: Peak, top: int, unicode: bool) -> Iterator[Text]:
     rows.append([(tenths(peak.bytes), "bold"), "100", "in all", *blank])
     heads = ["MiB", "%", "tensor", "op", "type", "shape", "layer", "alive at nodes"]
     yield from column_lines(heads, rows, [True, True, False, False, False, False, True, False], unicode)
+
+
+def _with_copies(live: Sequence[Placed]) -> list[list[Placed]]:
+    """Live tensors, largest first; the copies that pipeline parallelism keeps of one input are together."""
+    groups: dict[object, list[Placed]] = {}
+    for p in live:
+        key = (p.base, p.type, p.shape, p.bytes, p.first, p.last) if p.does == "copy" else id(p)
+        groups.setdefault(key, []).append(p)
+    return sorted(groups.values(), key=lambda copies: -sum(p.bytes for p in copies))
 
 
 def _largest_lines(tensors: Sequence[Placed], top: int, unicode: bool) -> Iterator[Text]:
@@ -249,8 +262,8 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _of(size: int, peak: Peak) -> str:
-    return f"{tenths(size)} MiB, {_percent(size, peak)} %"
+def _of(size: int, peak: Peak, count: int = 1) -> str:
+    return f"{tenths(size)} MiB{f' in {count} tensors' if count > 1 else ''}, {_percent(size, peak)} %"
 
 
 def _tensors(group: Group) -> str:

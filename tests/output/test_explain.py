@@ -103,3 +103,17 @@ def test_the_picture_marks_the_peak() -> None:
         assert {"lid_kq", REST, "gaps between them"} <= {text.get_text() for text in legend.get_texts()}
     assert "lid_kq decides" in whole.get_title(loc="left")
     assert len(timeline_figure(timeline_chart(on_the_host()), dark=True).axes) == 2
+
+
+def test_the_copies_of_an_input_are_together_in_sentence_and_table() -> None:
+    x = explain(MODEL, parse_flags(["-c", "8192", "-np", "4"]), parse_gpus(["8*RTX 3090"]))
+    assert x.estimate.pipeline_parallel
+    (buffer,) = (buffer for buffer in x.buffers if buffer.device == "CUDA1")
+    assert "copy of l_last (128.0 MiB in 4 tensors, 27 %)" in verdict(buffer)
+    rows = [line for line in render_explanation(x, device="CUDA1").splitlines() if "4 copies: CUDA1#l_last-5#0" in line]
+    assert len(rows) == 1 and rows[0].split()[:2] == ["128.0", "27"]
+    assert buffer.peak is not None
+    shown = render_explanation(x, device="CUDA1", top=1000).partition("Splits of")[0]
+    assert sum(
+        int(line.partition(" copies: ")[0].split()[-1]) for line in shown.splitlines() if " copies: " in line
+    ) == (sum(p.does == "copy" for p in buffer.peak.live))
