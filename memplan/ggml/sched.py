@@ -24,7 +24,11 @@ MAX_COPIES = 4
 
 
 class SchedAbortError(Exception):
-    """A graph that ggml's scheduler aborts on; the message is ggml's own."""
+    """A graph that ggml's scheduler aborts on; the message is ggml's own. ``tensor``: the one that it names, if any."""
+
+    def __init__(self, said: str, tensor: str = "") -> None:
+        super().__init__(said)
+        self.tensor = tensor
 
 
 @dataclass(slots=True)
@@ -129,7 +133,8 @@ class Sched:
             if i < 0:
                 raise SchedAbortError(
                     f"pre-allocated tensor ({t.name}) in a buffer ({base.buffer.buft.name}) "
-                    f"that cannot run the operation ({t.op})"
+                    f"that cannot run the operation ({t.op})",
+                    t.name,
                 )
             return i
         if t.flags & FLAG_INPUT:

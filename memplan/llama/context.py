@@ -251,15 +251,20 @@ class Context:
         Only the prompt graph is measured: so does llama.cpp when it plans without allocating.
         """
         quick, plain = (self._quick_generation, self._quick_prompt), (self._plain_generation, self._plain_prompt)
-        # an abort names a tensor, and only the whole graph has them all
         ways = [(plain, False), (plain, True)] if self.plain else [(quick, False), (quick, True), (plain, True)]
         started = self.fused
         for (generation, prompt), every_probe in ways[:-1]:
             self.fused = started
             try:
                 found = self._reserve(generation, prompt, every_probe)
-            except (SchedAbortError, GGMLAssertError):
+            except GGMLAssertError:
+                if every_probe:
+                    raise
                 continue
+            except SchedAbortError as fault:
+                if every_probe and not fault.tensor:
+                    raise
+                continue  # only the whole graph has every tensor that may be named
             if every_probe or not self.sched.room:
                 return found
         self.fused = started
