@@ -277,7 +277,7 @@ class _Maker:
         beyond = along[at + 1] if end.rising else along[at - 1]
         names = " and ".join(d.name for d in self.ask(key, beyond).short) or "the host"
         verb = "are" if " and " in names else "is"
-        said = f"{names} {verb} short from {beyond:,} on" if end.rising else f"{names} {verb} short to {beyond:,}"
+        said = f"{names} {verb} short from {beyond:,} on" if end.rising else f"{names} {verb} short up to {beyond:,}"
         return f"fits {'to' if end.rising else 'from'} {self._value(end.x)} ({said})"
 
     def _value(self, x: int) -> str:

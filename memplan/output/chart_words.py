@@ -119,16 +119,17 @@ def in_short(labels: Sequence[str], verdicts: Sequence[str], answers: Sequence[s
     """All lines' answers in one line."""
     if len(answers) == 1:
         return answers[0]
-    if len(answers) <= 3:
-        return "; ".join(f"{label}: {verdict}" for label, verdict in zip(labels, verdicts, strict=True))
-    counted = Counter(verdict if verdict in (THROUGHOUT, IN_PART, NOWHERE, REFUSED) else "" for verdict in verdicts)
-    ends = [verdict for verdict in verdicts if verdict.startswith(("fits to ", "fits from "))]
+    each = "; ".join(f"{label}: {verdict}" for label, verdict in zip(labels, verdicts, strict=True))
+    if len(answers) <= 4 and len(each) <= 200:
+        return each
+    said = []
+    for start, verb in (("fits to ", "fit to"), ("fits from ", "fit from")):
+        ends = [int(verdict.removeprefix(start).replace(",", "")) for verdict in verdicts if verdict.startswith(start)]
+        between = f"{min(ends):,}" if len(set(ends)) == 1 else f"{min(ends):,} ... {max(ends):,}" if ends else ""
+        said += [f"{len(ends)} {verb} {between}"] * bool(ends)
     verbs = {THROUGHOUT: "fit throughout", IN_PART: "fit in part", NOWHERE: "do not fit", REFUSED: "do not start"}
-    said = [f"{counted[verdict]} {verb}" for verdict, verb in verbs.items() if counted[verdict]]
-    if ends:
-        by_number = sorted(set(ends), key=lambda text: int(text.rsplit(" ", 1)[1].replace(",", "")))
-        said.append(f"{len(ends)}: {' ... '.join(dict.fromkeys((by_number[0], by_number[-1])))}")
-    return f"{len(answers)} lines: {', '.join(said)}"
+    said += [f"{verdicts.count(verdict)} {verb}" for verdict, verb in verbs.items() if verdict in verdicts]
+    return f"of {len(answers)} lines {', '.join(said)}"
 
 
 def gib(size: int) -> str:
