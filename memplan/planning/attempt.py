@@ -35,6 +35,9 @@ SAME = 1.02
 BALANCE = 32 << 20
 """Bytes to which room is spread evenly."""
 
+MANY = 4
+"""GPUs from which on a gain of less than an expert tensor is not looked into."""
+
 MORE_ROUNDS = 3
 """Estimates that a look for more bytes may take."""
 
@@ -134,9 +137,12 @@ class Attempt:
             if cut is None or not cut.layout.host:
                 return
             layout = replace(cutter.spread(cut.layout, rooms), no_op_offload=self.no_op_offload)
-            if cutter.weights(layout) <= cutter.weights(found.layout):
+            gain = cutter.weights(layout) - cutter.weights(found.layout)
+            if gain <= 0:
                 return
-            self.more = True
+            # with many GPUs sums always promise a little; a whole expert tensor is worth asking --fit about
+            least = min(e.nbytes for layer in self.ledger.experts for e in layer)
+            self.more = self.more or len(self.before) < MANY or gain >= least
             answer = self._ask(layout)
             if answer.refused is not None:
                 return
