@@ -33,7 +33,7 @@ def written(figure: Any) -> list[Text]:
 
 
 def assert_within(figure: Any) -> None:
-    """No text and no key passes the edge of the picture, and headings and keys do not overlap the panels' titles."""
+    """No text passes the edge of the picture, no panel another, and headings and keys do not overlap titles."""
     renderer = figure.canvas.get_renderer()
     width, height = figure.bbox.width, figure.bbox.height
     assert width == 1600 and height >= 900
@@ -45,6 +45,11 @@ def assert_within(figure: Any) -> None:
     for legend in figure.legends:
         box = legend.get_window_extent(renderer)
         assert box.x0 >= 0 and box.x1 <= width and box.y0 >= top - 1
+    panels = [axes.get_tightbbox(renderer) for axes in figure.axes]
+    for i, panel in enumerate(panels):
+        assert not any(panel.overlaps(other) for other in panels[:i])
+    least = 0.55 if len(panels) == 1 else 0.2
+    assert all(axes.bbox.width >= least * width for axes in figure.axes)
     lines = sorted((text.get_window_extent(renderer) for text in figure.texts), key=lambda box: box.y0)
     for low, high in pairwise(lines):
         assert low.y1 <= high.y0 + 3 or low.x1 <= high.x0 or high.x1 <= low.x0

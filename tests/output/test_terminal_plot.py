@@ -52,11 +52,14 @@ def test_what_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "does not start" in render_chart(lines)
 
 
-def test_what_is_too_much_passes_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    # by 1 MiB too much at the end: less than a column
-    need = {4096: 16 * 1024, 8192: 17 * 1024, 16384: 17 * 1024 + 1, 32768: 40 * 1024}
+@pytest.mark.parametrize("most", [40 * 1024, 17 * 1024 + 2])
+def test_what_is_too_much_passes_the_line(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # by 1 MiB too much: less than a column
+    need = {4096: 16 * 1024, 8192: 17 * 1024, 16384: 17 * 1024 + 1, 32768: most}
     over = [f"ctx={','.join(map(str, need))}"]
-    chart = make_chart(*swept(monkeypatch, over, lambda device, n_ctx, _: need.get(n_ctx, 99999) << 20), "ctx")
+    chart = make_chart(
+        *swept(monkeypatch, over, lambda device, n_ctx, _: min(y for x, y in need.items() if x >= n_ctx) << 20), "ctx"
+    )
     for width in (50, 60, 100):
         rows = [line for line in render_chart(chart, width=width).splitlines() if " GiB" in line and "│" in line]
         bars = [row.partition(" GiB")[0].rpartition(" ")[0] for row in rows]
@@ -66,7 +69,8 @@ def test_what_is_too_much_passes_the_line(monkeypatch: pytest.MonkeyPatch) -> No
             assert bool(beyond) == row.endswith(" !")
             assert ("→" in beyond) == (" 45.0 GiB" in row)
     said = render_chart(chart, width=100)
-    assert "│ what is free  ◄ the last that fits  ! more than is free  → goes on" in said
+    assert "│ what is free  ◄ the last that fits  ! more than is free" in said
+    assert ("→ goes on" in said) == (most == 40 * 1024)
 
 
 def test_levels_stand_at_their_own_rows_and_panels_share_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:
