@@ -54,6 +54,8 @@ class Ruler:
         ``between``: a pattern of spaces at which to break; where a piece is wider than a line, other spaces do, and
         where a word is, any place does.  ``most``: so many lines at most, the last one ending in dots.
         """
+        if self.width(text, size, bold) <= width:
+            return [text]
         lines: list[str] = []
         start = ""
         for gap, piece in _pieces(text, between):
