@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from memplan.backends.buffers import CPU_REPACK
-from memplan.backends.cpu import CpuBackend
-from memplan.backends.devices import CUDA, RPC, Rig
-from memplan.backends.make import approximate, make_backends
-from memplan.ggml.backend import Buffer, BufferType
+from memplan.backends.devices import CUDA, Rig
+from memplan.backends.make import approximate
+from memplan.ggml.backend import BufferType
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.sched import SchedAbortError
 from memplan.ggml.tallocr import OutOfFreeBlocksError
@@ -26,7 +24,6 @@ from memplan.llama.context import (
     ContextParams,
     Devices,
     Paths,
-    Planners,
     Reservation,
     check_paths,
 )
@@ -35,13 +32,14 @@ from memplan.llama.hparams import HParams, load_hparams
 from memplan.llama.kv_cache import Memory, create_memory
 from memplan.llama.model_tensors import ModelTensors, load_tensors
 from memplan.llama.override_use import WeightUse, weight_use
-from memplan.llama.placement import Device, Machine, Placement, place, too_many_devices
+from memplan.llama.placement import Placement, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.llama.server_memory import server_memory
 from memplan.models.registry import ArchitectureModel, architecture
 from memplan.notes import AS_PLACED, path_notes, settings_notes
 from memplan.releases import LATEST, Release, find_release
 from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
+from memplan.workshop import PlacedBuffers, workshop
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,48 +138,6 @@ def load_model(header: Header, flags: Flags, release: Release = LATEST) -> Model
     return model
 
 
-@dataclass(frozen=True, slots=True)
-class Workshop:
-    """What all estimates for one rig and release share: its devices, the buffers on them, what planners found out."""
-
-    machine: Machine
-    weights: dict[BufferType, Buffer]
-    caches: dict[BufferType, Buffer]
-    planners: Planners
-
-
-KEPT_WORKSHOPS = 4
-"""Rigs that are remembered, each with a release."""
-
-_workshops: dict[tuple[object, ...], Workshop] = {}
-
-
-def workshop(rig: Rig, release: Release, without_ops: tuple[str, ...]) -> Workshop:
-    """The workshop for a rig whose GPUs refuse ``without_ops``, remembered as long as it is used again."""
-    key = (rig.gpus, release, without_ops)
-    found = _workshops.pop(key, None)
-    if found is None:
-        ops = frozenset(without_ops)
-        made = make_backends(rig.gpus, release, ops)
-        gpus = tuple(
-            Device(
-                m.backend,
-                gpu.free,
-                m.host_buft,
-                integrated=gpu.integrated,
-                pipelines=m.pipelines,
-                remote=gpu.backend == RPC,
-            )
-            for gpu, m in zip(rig.gpus, made, strict=True)
-        )
-        machine = Machine(gpus, Device(CpuBackend(), extra_bufts=(CPU_REPACK,)))
-        found = Workshop(machine, {}, {}, {})
-    _workshops[key] = found
-    if len(_workshops) > KEPT_WORKSHOPS:
-        del _workshops[next(iter(_workshops))]
-    return found
-
-
 class Question:
     """One estimate in the making; ``made`` is what its answer was made from, once there is one."""
 
@@ -227,7 +183,7 @@ class Question:
             return self._refusal(refusal)
         by_rows = flags.split_mode == "row" and self.release.cuda_splits_rows
         placed = replace(flags, split_mode="layer") if by_rows else flags
-        placement = place(model.tensors.tensors, hp.n_layer_all, placed, self.machine)
+        placement, buffers = self.workshop.place(model.tensors, hp.n_layer_all, placed)
         if isinstance(placement, Refusal):
             return self._refusal(placement)
         if by_rows:
@@ -244,7 +200,7 @@ class Question:
             refusal = checks.check_split_rows(model.tensors.tensors, flags, placement, totals, self.release)
         if refusal is not None:
             return self._refusal(refusal)
-        context = self._context(params, placement, memory)
+        context = self._context(params, placement, memory, buffers)
         reserved = context.reserve()
         self.made = placement, memory, context
         if not reserved.fused.flash_attn and BY_NAME[flags.type_v].is_quantized:
@@ -258,7 +214,7 @@ class Question:
             )
         return self._estimate(params, placement, memory, reserved)
 
-    def _context(self, params: ContextParams, placement: Placement, memory: Memory) -> Context:
+    def _context(self, params: ContextParams, placement: Placement, memory: Memory, buffers: PlacedBuffers) -> Context:
         flags = self.flags
         used = (*placement.devices, placement.cpu)
         index = {device: i for i, device in enumerate(used)}
@@ -270,7 +226,7 @@ class Question:
             layer_home=[index[d] for d in placement.layers],
             full_offload=placement.n_gpu_layers > self.model.hparams.n_layer_all,
         )
-        graphs = self.model.graphs.at(memory, Buffers(placement, self.workshop), self.release, self.paths)
+        graphs = self.model.graphs.at(memory, buffers, self.release, self.paths)
         return Context(
             params,
             devices,
@@ -284,9 +240,7 @@ class Question:
             planners=self.workshop.planners,
         )
 
-    def _estimate(
-        self, params: ContextParams, placement: Placement, memory: Memory, reserved: Reservation
-    ) -> Estimate:
+    def _estimate(self, params: ContextParams, placement: Placement, memory: Memory, reserved: Reservation) -> Estimate:
         compute = _compute(reserved)
         names = dict.fromkeys((*placement.model, *memory.context, *compute))
         buffers = {
@@ -336,30 +290,6 @@ class Question:
             unified=self.rig.unified,
             without_ops=self.without_ops,
         )
-
-
-class Buffers:
-    """Where each weight, cache and state lies, by role and layer."""
-
-    def __init__(self, placement: Placement, workshop: Workshop) -> None:
-        self._placement = placement
-        self._weights = workshop.weights
-        self._caches = workshop.caches
-
-    def weight(self, name: str) -> Buffer:
-        """The buffer of a weight."""
-        buft = self._placement.tensors[name]
-        buffer = self._weights.get(buft)
-        if buffer is None:
-            buffer = self._weights[buft] = Buffer(buft, weights=True)
-        return buffer
-
-    def cache(self, buft: BufferType) -> Buffer:
-        """A buffer for caches and states of this type."""
-        buffer = self._caches.get(buft)
-        if buffer is None:
-            buffer = self._caches[buft] = Buffer(buft)
-        return buffer
 
 
 def _compute(reserved: Reservation) -> dict[str, int]:

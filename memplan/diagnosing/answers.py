@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from memplan.backends.devices import Rig
-from memplan.estimator import ask, load_model, workshop
+from memplan.estimator import ask, load_model
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags
 from memplan.llama.override_use import WeightUse
@@ -13,6 +13,7 @@ from memplan.llama.placement import place_layers, select_devices, split_points
 from memplan.notes import settings_notes
 from memplan.releases import Release
 from memplan.result import Estimate
+from memplan.workshop import workshop
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from struct import pack, unpack
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,23 @@ class Placement:
     n_gpu_layers: int
     has_tensor_overrides: bool
     pipeline_parallel: bool
+
+
+PLACING = (
+    "devices",
+    "main_gpu",
+    "n_gpu_layers",
+    "no_host",
+    "offload_kqv",
+    "overrides",
+    "repack",
+    "split_mode",
+    "tensor_split",
+)
+"""The flags that a placement follows, and with it the buffers of weights and caches; all others may differ."""
+
+placing = attrgetter(*PLACING)
+"""Their values."""
 
 
 def f32(x: float) -> float:

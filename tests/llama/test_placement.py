@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from memplan.backends.buffers import CPU, CUDA_HOST
 from memplan.errors import FlagError
+from memplan.llama import kv_cache, placement
 from memplan.llama.flags import Flags
 from memplan.llama.placement import (
     Machine,
@@ -190,3 +193,10 @@ def test_weights_are_conserved(flags: Flags, name: str) -> None:
     assert by_buft.keys() == found.model.keys()
     assert all(0 <= found.model[b] - n <= MAX_PADDING * len(tensors.tensors) for b, n in by_buft.items())
     assert sum(found.model.values()) < 200 * 1024 * MIB
+
+
+def test_what_a_placement_follows_is_what_it_is_remembered_by() -> None:
+    read = set(re.findall(r"\bflags\.([a-z_]+)", inspect.getsource(placement)))
+    assert read == set(placement.PLACING)
+    buffers_of_caches = re.findall(r"_bufts = .*", inspect.getsource(kv_cache))
+    assert set(re.findall(r"\bflags\.([a-z_]+)", " ".join(buffers_of_caches))) == {"offload_kqv"} <= read

@@ -32,8 +32,14 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
+PartBuffers = dict[tuple[tuple[str, ...], int], Buffers]
+"""Where the leafs of a part lie, by their roles and the layer that the part stands for."""
+
+
 class BufferMap(Protocol):
-    """Says where weights and caches lie."""
+    """Says where weights and caches lie; ``parts``: what was found so far, the same for all graphs of a placement."""
+
+    parts: PartBuffers
 
     def weight(self, name: str) -> Buffer:
         """A weight's buffer."""
@@ -126,7 +132,6 @@ class DeepSeek4Graphs:
         self.buffers = buffers
         self.release = release
         self.paths = paths
-        self._buffers: dict[tuple[tuple[str, ...], int], Buffers] = {}
 
     def start(self, flash_attn: str) -> Fused:
         """What is fused before any probe: what the release has ops for, if not ruled out."""
@@ -164,10 +169,10 @@ class DeepSeek4Graphs:
         return GraphParts(parts, buffers, inputs, layers)
 
     def buffers_of(self, roles: tuple[str, ...], il: int) -> Buffers:
-        """Where the leafs of a part lie when it stands for layer ``il``; the same for all graphs of a placement."""
-        known = self._buffers.get((roles, il))
+        """Where the leafs of a part lie when it stands for layer ``il``."""
+        known = self.buffers.parts.get((roles, il))
         if known is None:
-            known = self._buffers[roles, il] = tuple([self.buffer(role, il) if role else None for role in roles])
+            known = self.buffers.parts[roles, il] = tuple([self.buffer(role, il) if role else None for role in roles])
         return known
 
     def leaf(self, role: str, il: int) -> Tensor:
