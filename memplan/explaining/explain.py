@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from memplan.backends.devices import Rig
 from memplan.estimator import ask
-from memplan.explaining.names import UNNAMED, base_name, layers, own_layer
+from memplan.explaining.names import UNNAMED, base_name, layers, own_layer, purposes, source_name
 from memplan.explaining.record import Life, Recorder
 from memplan.explaining.result import (
     ComputeBuffer,
@@ -66,15 +66,19 @@ def explain(
     placement, memory, context = question.made
     sched = context.sched
     graph = context.graphs.whole(context.params.prompt_batch, context.fused).graph
+    inputs = purposes(graph.nodes)  # before the scheduler puts copies in their place
     recorder = Recorder(graph, sched.bufts)
     sizes = sched.reserve_size(graph, recorder)
     lives = recorder.finish()
     of_layer = layers(graph.nodes)
+    of_layer.update({leaf: layer for leaf, (_, layer) in inputs.items()})
     source_of = {
         copy: src for split in sched.splits for src in split.inputs for copy in sched.copies(src, split.backend)
     }
+    nameless = {leaf.name: leaf for leaf in inputs}  # the host's copies of inputs are no split's
+    copied = [source_of.get(life.tensor) or nameless.get(source_name(life.tensor.name)) for life in lives]
     bases: dict[Tensor, str] = {}
-    placed = [_placed(life, of_layer, source_of.get(life.tensor), bases) for life in lives]
+    placed = [_placed(life, of_layer, of, bases, inputs) for life, of in zip(lives, copied, strict=True)]
     buffers = []
     for space, buft in enumerate(sched.bufts):
         if sched.bufts.index(buft) == space:
@@ -91,17 +95,26 @@ def explain(
     )
 
 
-def _placed(life: Life, of_layer: dict[Tensor, int | None], copied: Tensor | None, bases: dict[Tensor, str]) -> Placed:
-    """One stay.  ``copied``: what the tensor is a copy of.  ``bases``: of all stays before; this one's is added."""
+def _placed(
+    life: Life,
+    of_layer: dict[Tensor, int | None],
+    copied: Tensor | None,
+    bases: dict[Tensor, str],
+    inputs: dict[Tensor, tuple[str, int | None]],
+) -> Placed:
+    """One stay.  ``copied``: what the tensor is a copy of.  ``bases``: of all stays before; this one's is added.
+
+    ``inputs``: what ``purposes`` says.
+    """
     t = life.tensor
     took = life.took
     meant = copied or t
     if copied is not None:
-        base = f"copy of {base_name(copied)}"
+        base = f"copy of {base_name(copied, inputs)}"
     elif took is not None and UNNAMED.match(t.name):
         base = bases[took]
     else:
-        base = base_name(t)
+        base = base_name(t, inputs)
     bases[t] = base
     return Placed(
         name=t.name,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from memplan.ggml.tensor import Tensor
 
@@ -29,12 +31,53 @@ def own_layer(name: str) -> int | None:
     return None
 
 
-def base_name(t: Tensor) -> str:
-    """The name without its layer: ``lid_kq``; ``MUL_MAT of attn_norm`` for what has none; a view's is its owner's."""
+MEANINGS: Mapping[str, str] = {
+    "input of FILL for kq_plus_kq_b": (
+        "room for zeros that are added to attention's scores (keys x tokens x heads), which keeps unified slots from"
+        " flash attention; one for each layer, all there from the start"
+    ),
+    "input of FILL for csa_top_k_mask": (
+        "room for zeros that open a CSA layer's mask for the keys that the indexer chose; one for each such layer, all"
+        " there from the start"
+    ),
+}
+"""What inputs without a name are (src/models/deepseek4.cpp: dsv4_build_kq_zero_bias, build_top_k_mask)."""
+
+
+def purposes(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, int | None]]:
+    """What inputs without a name are for, from what reads them: ``input of FILL for kq_plus_kq_b``, and its layer."""
+    reader: dict[Tensor, Tensor] = {}
+    often: set[Tensor] = set()
+    for node in nodes:
+        for source in node.src:
+            if reader.setdefault(source, node) is not node:
+                often.add(source)
+    found: dict[Tensor, tuple[str, int | None]] = {}
+    for leaf, first in reader.items():
+        if leaf.src or leaf.view_src is not None or _has_name(leaf):
+            continue
+        last = first
+        for _ in range(_DEPTH):
+            if _called(last) or last not in reader:
+                break
+            last = reader[last]
+        name, op = _called(last), first.kind or first.op
+        layer = None if leaf in often else own_layer(last.name)
+        found[leaf] = f"input of {op} for {name}" if name else f"input of {op}", layer
+    return found
+
+
+def base_name(t: Tensor, inputs: Mapping[Tensor, tuple[str, int | None]] = MappingProxyType({})) -> str:
+    """The name without its layer: ``lid_kq``; ``MUL_MAT of attn_norm`` for what has none; a view's is its owner's.
+
+    ``inputs``: what ``purposes`` says of inputs without a name.
+    """
     if t.view_src is not None:
         t = t.view_src
     if _has_name(t):
         return _stripped(t.name)
+    if t in inputs:
+        return inputs[t][0]
     if not t.src:
         return t.name
     source = t.src[0]
@@ -44,11 +87,24 @@ def base_name(t: Tensor) -> str:
         if _has_name(source) or not source.src:
             break
         source = source.src[0]
+    if source in inputs:
+        return f"{t.kind or t.op} of {inputs[source][0]}"
     return f"{t.kind or t.op} of {_stripped(source.name)}"
+
+
+def source_name(name: str) -> str:
+    """What a copy is of, by its name: ``leaf_14`` of ``CPU#leaf_14#1``; empty for what is no copy."""
+    copy = _COPY.match(name)
+    return copy[1] if copy else ""
 
 
 def _has_name(t: Tensor) -> bool:
     return bool(t.name) and not UNNAMED.match(t.name)
+
+
+def _called(t: Tensor) -> str:
+    """Its name without its layer; empty for one without, and for a view of one without."""
+    return _stripped(t.name) if _has_name(t) else ""
 
 
 def _stripped(name: str) -> str:

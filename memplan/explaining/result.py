@@ -15,8 +15,9 @@ class Placed:
     name: str
     """As llama.cpp's callback gives it (``lid_kq-2``), or the number that llama.cpp would print (``node_412``)."""
     base: str
-    """What it is, layer left out: ``lid_kq``, ``copy of l_last``, ``MUL_MAT of attn_norm``. A result without a name
-    that was computed in place is what it took the place of."""
+    """What it is, layer left out: ``lid_kq``, ``copy of l_last``, ``MUL_MAT of attn_norm``; of an input without a
+    name, what reads it: ``input of FILL for kq_plus_kq_b``. A result without a name that was computed in place is what
+    it took the place of."""
     op: str
     """ggml's operation: ``MUL_MAT``; NONE for inputs and copies."""
     type: str
@@ -118,9 +119,34 @@ class ComputeBuffer:
         return max(self.peaks, key=lambda peak: peak.bytes, default=None)
 
     @property
+    def live(self) -> tuple[Placed, ...]:
+        """What is alive when its chunk is fullest, chunk by chunk: with ``lost``, all of the buffer."""
+        return tuple(p for peak in self.peaks for p in peak.live)
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What lies unused in all chunks at their peaks, largest first."""
+        return tuple(sorted((gap for peak in self.peaks for gap in peak.gaps), key=lambda gap: -gap.bytes))
+
+    @property
+    def lost(self) -> int:
+        """Bytes of all gaps."""
+        return sum(peak.lost for peak in self.peaks)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """``live`` by base name, largest first."""
+        found: dict[str, Group] = {}
+        for group in (group for peak in self.peaks for group in peak.groups):
+            known = found.get(group.base, Group(group.base, 0, 0, ()))
+            layers = tuple(sorted({*known.layers, *group.layers}))
+            found[group.base] = Group(group.base, known.bytes + group.bytes, known.count + group.count, layers)
+        return tuple(sorted(found.values(), key=lambda group: -group.bytes))
+
+    @property
     def decides(self) -> Group | None:
-        """The tensors that take most of the buffer at its peak."""
-        return None if self.peak is None else self.peak.groups[0]
+        """The tensors of one name that take most of the buffer when its chunks are fullest."""
+        return next(iter(self.groups), None)
 
 
 @dataclass(frozen=True, slots=True)

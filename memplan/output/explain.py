@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from memplan.explaining.names import MEANINGS, UNNAMED
 from memplan.explaining.result import ComputeBuffer, Explanation, Group, Peak, Placed, Resident, SplitUse
 from memplan.output.columns import Cell, column_lines
 from memplan.output.json import estimate_object
@@ -24,20 +25,36 @@ SMALL = MIB // 10
 
 def verdict(buffer: ComputeBuffer) -> str:
     """Which tensor it is, in one sentence."""
-    peak, top = buffer.peak, buffer.decides
-    if peak is None or top is None:
+    groups, size = buffer.groups, buffer.bytes
+    if not groups:
         return "nothing is computed here"
+    top = groups[0]
     lost = ""
-    if peak.lost > MOST * top.bytes:
-        gap = peak.gaps[0]
+    if buffer.lost > MOST * top.bytes:
+        gap = buffer.gaps[0]
         behind = f", mostly left behind by {gap.left_by}" if gap.left_by else ""
-        lost = f"; {_of(peak.lost, peak)} lie in gaps{behind}"
-    if top.bytes >= MOST * peak.bytes:
-        return f"{top.base} decides: {_of(top.bytes, peak)}, {_tensors(top)}{lost}"
-    if len(peak.groups) > 1 and peak.groups[1].bytes * 2 <= top.bytes:
-        return f"{top.base} takes most: {_of(top.bytes, peak)}, {_tensors(top)}{lost}"
-    largest = ", ".join(f"{group.base} ({_of(group.bytes, peak, group.count)})" for group in peak.groups[:3])
+        lost = f"; {_of(buffer.lost, size)} lie in gaps{behind}"
+    if top.bytes >= MOST * size:
+        return f"{top.base} decides: {_of(top.bytes, size)}, {_tensors(top)}{lost}"
+    if len(groups) > 1 and groups[1].bytes * 2 <= top.bytes:
+        return f"{top.base} takes most: {_of(top.bytes, size)}, {_tensors(top)}{lost}"
+    largest = ", ".join(f"{group.base} ({_of(group.bytes, size, group.count)})" for group in groups[:3])
     return f"no single tensor decides, the largest are {largest}{lost}"
+
+
+def meaning(buffer: ComputeBuffer) -> str:
+    """What the tensors that take most are, where llama.cpp has no name for them; empty for all others."""
+    top = buffer.decides
+    said = "" if top is None else MEANINGS.get(top.base, "")
+    return said and f"llama.cpp has no name for it: {said}"
+
+
+def chunks_line(buffer: ComputeBuffer) -> str:
+    """That a buffer has several chunks, each fullest at a moment of its own; empty for one."""
+    if len(buffer.peaks) < 2:
+        return ""
+    sizes = " + ".join(tenths(peak.bytes) for peak in buffer.peaks)
+    return f"in {len(buffer.peaks)} chunks ({sizes} MiB), each of which is fullest at a node of its own"
 
 
 def render_explanation(
@@ -114,6 +131,7 @@ def _buffer_lines(
         head.append(f" in {buffer.buffer}")
     yield head
     yield Text(printable(verdict(buffer)), "yellow")
+    yield from filter(None, (meaning(buffer), chunks_line(buffer)))
     others = [(flag, e.buffers[buffer.buffer].compute) for flag, e in smaller if buffer.buffer in e.buffers]
     if others:
         yield "it would be " + ", ".join(f"{tenths(size)} MiB with {flag}" for flag, size in others)
@@ -136,29 +154,34 @@ def _tensor_lines(peak: Peak, top: int, unicode: bool) -> Iterator[Text]:
     for copies in alike[:top]:
         p = copies[0]
         size = sum(copy.bytes for copy in copies)
-        alive = f"{p.first:,}..{p.last:,}" if p.first >= 0 else f"start..{p.last:,}"
-        layer = "" if p.layer is None else str(p.layer)
-        title = p.title if len(copies) == 1 else f"{len(copies)} copies: {p.title} ..."
-        row: list[Cell] = [(tenths(size), "yellow"), _percent(size, peak)]
+        last = max(copy.last for copy in copies)
+        alive = f"{p.first:,}..{last:,}" if p.first >= 0 else f"start..{last:,}"
+        layer = ranges(sorted({copy.layer for copy in copies if copy.layer is not None}))
+        word = "copies" if p.does == "copy" else "alike"
+        title = p.title if len(copies) == 1 else f"{len(copies)} {word}: {p.title} ..."
+        row: list[Cell] = [(tenths(size), "yellow"), _percent(size, peak.bytes)]
         rows.append([*row, printable(title), p.does, p.type, shape_text(p.shape), layer, alive])
     blank: list[Cell] = [""] * 5
     rest = [p for copies in alike[top:] for p in copies]
     if rest:
         size = sum(p.bytes for p in rest)
-        rows.append([(tenths(size), "yellow"), _percent(size, peak), f"{len(rest)} more", *blank])
+        rows.append([(tenths(size), "yellow"), _percent(size, peak.bytes), f"{len(rest)} more", *blank])
     if peak.gaps:
         gaps = f"lost in {len(peak.gaps)} {plural('gap', len(peak.gaps))} between them"
-        rows.append([(tenths(peak.lost), "red"), _percent(peak.lost, peak), gaps, *blank])
+        rows.append([(tenths(peak.lost), "red"), _percent(peak.lost, peak.bytes), gaps, *blank])
     rows.append([(tenths(peak.bytes), "bold"), "100", "in all", *blank])
     heads = ["MiB", "%", "tensor", "op", "type", "shape", "layer", "alive at nodes"]
     yield from column_lines(heads, rows, [True, True, False, False, False, False, True, False], unicode)
 
 
 def _with_copies(live: Sequence[Placed]) -> list[list[Placed]]:
-    """Live tensors, largest first; the copies that pipeline parallelism keeps of one input are together."""
+    """Live tensors, largest first; together are the copies that pipeline parallelism keeps of one input, and inputs
+    without a name that are alike in all layers."""
     groups: dict[object, list[Placed]] = {}
     for p in live:
-        key = (p.base, p.type, p.shape, p.bytes, p.first, p.last) if p.does == "copy" else id(p)
+        alike = (p.base, p.type, p.shape, p.bytes, p.first)
+        nameless = p.does == "input" and p.base != p.name and UNNAMED.match(p.name)
+        key = (*alike, p.last) if p.does == "copy" else alike if nameless else id(p)
         groups.setdefault(key, []).append(p)
     return sorted(groups.values(), key=lambda copies: -sum(p.bytes for p in copies))
 
@@ -262,8 +285,8 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _of(size: int, peak: Peak, count: int = 1) -> str:
-    return f"{tenths(size)} MiB{f' in {count} tensors' if count > 1 else ''}, {_percent(size, peak)} %"
+def _of(size: int, whole: int, count: int = 1) -> str:
+    return f"{tenths(size)} MiB{f' in {count} tensors' if count > 1 else ''}, {_percent(size, whole)} %"
 
 
 def _tensors(group: Group) -> str:
@@ -278,8 +301,8 @@ def plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _percent(size: int, peak: Peak) -> str:
-    return f"{100 * size / peak.bytes:.0f}"
+def _percent(size: int, whole: int) -> str:
+    return f"{100 * size / whole:.0f}"
 
 
 def shape_text(shape: Iterable[int]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.explaining.result import ComputeBuffer, Explanation, Placed
 from memplan.output.chart_words import DOT, model_name, rig_name
-from memplan.output.explain import verdict
+from memplan.output.explain import chunks_line, verdict
 from memplan.output.figures import (
     DARK,
     EDGE,
@@ -44,8 +44,9 @@ WIDTH, LEFT, RIGHT = 8.0, 0.68, 5.92
 """Inches of a picture, and where its panels begin and end."""
 
 _TITLE = 8.5
+_NOTE = 7.5
 _KEY = WIDTH - EDGE - RIGHT - 0.35
-"""Type of what stands above a panel, and room for a name in its key."""
+"""Type of what stands above a panel and at the foot, and room for a name in a panel's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,9 @@ class Timeline:
     """One device's buffer over the nodes of the graph.
 
     ``labels``: what the bands are.  ``bands``: bytes of each at every node.  ``reach``: how far the buffer is filled at
-    every node, gaps included; the buffer has the ``size`` of the farthest.  ``node``: where that is.  ``peak_label``:
-    which tensor decides.
+    every node, gaps included, all chunks together; ``node``: where it is filled farthest. That is the ``size`` of a
+    buffer of one chunk; several chunks are fullest at nodes of their own, so no node need fill them all.
+    ``peak_label``: which tensor decides.
     """
 
     device: str
@@ -70,13 +72,14 @@ class Timeline:
 class TimelineChart:
     """A whole picture: one timeline a device.
 
-    ``title`` asks the question, ``subtitle`` holds every setting.
+    ``title`` asks the question, ``subtitle`` holds every setting; ``notes``: why it is not exact.
     """
 
     title: str
     subtitle: str
     nodes: int
     timelines: tuple[Timeline, ...]
+    notes: tuple[str, ...] = ()
 
 
 def timeline_chart(x: Explanation, device: str = "", given: Sequence[str] = ()) -> TimelineChart:
@@ -103,25 +106,27 @@ def timeline_chart(x: Explanation, device: str = "", given: Sequence[str] = ()) 
         subtitle=DOT.join(part for part in settings if part),
         nodes=estimate.nodes[0],
         timelines=tuple(_timeline(b, estimate.nodes[0]) for b in buffers if b in largest),
+        notes=(f"not exact: {estimate.approximate}",) if estimate.approximate else (),
     )
 
 
 def _timeline(buffer: ComputeBuffer, nodes: int) -> Timeline:
-    peak = buffer.peak
-    assert peak is not None
-    names = [group.base for group in peak.groups[:NAMED]]
+    names = [group.base for group in buffer.groups[:NAMED]]
     bands = {label: _alive([p for p in buffer.tensors if p.base == label], nodes) for label in names}
     bands[REST] = _alive([p for p in buffer.tensors if p.base not in names], nodes)
     # what lives long lies at the bottom
     labels = [*sorted(names, key=lambda label: -sum(bands[label])), REST]
+    reach = _reach(buffer, nodes)
+    peak = buffer.peak
+    alone = peak is not None and len(buffer.peaks) == 1
     return Timeline(
         device=buffer.device if buffer.device == buffer.buffer else f"{buffer.device} ({buffer.buffer})",
         size=buffer.bytes,
         labels=tuple(labels),
         bands=tuple(bands[label] for label in labels),
-        reach=_reach(buffer, nodes),
-        node=max(peak.node, 0),
-        peak_label=verdict(buffer).partition("; ")[0],
+        reach=reach,
+        node=max(peak.node, 0) if peak is not None and alone else reach.index(max(reach)),
+        peak_label=verdict(buffer).partition("; ")[0] + ("" if alone else f"; {chunks_line(buffer)}"),
     )
 
 
@@ -135,20 +140,25 @@ def _alive(tensors: Sequence[Placed], nodes: int) -> tuple[int, ...]:
 
 
 def _reach(buffer: ComputeBuffer, nodes: int) -> tuple[int, ...]:
-    """The highest byte in use at every node, chunks laid end to end."""
-    base = {peak.chunk: sum(before.bytes for before in buffer.peaks[:i]) for i, peak in enumerate(buffer.peaks)}
+    """How far the chunks are filled at every node, all together."""
+    chunks = [_filled([p for p in buffer.tensors if p.chunk == peak.chunk], nodes) for peak in buffer.peaks]
+    return tuple(map(sum, zip(*chunks, strict=True)))
+
+
+def _filled(tensors: Sequence[Placed], nodes: int) -> list[int]:
+    """The highest byte of one chunk in use at every node."""
     starts: dict[int, list[Placed]] = {}
-    for p in buffer.tensors:
+    for p in tensors:
         starts.setdefault(max(p.first, 0), []).append(p)
     heap: list[tuple[int, int]] = []
     reach = []
     for node in range(nodes):
         for p in starts.get(node, ()):
-            heappush(heap, (-(base[p.chunk] + p.offset + p.bytes), _end(p, node)))
+            heappush(heap, (-(p.offset + p.bytes), _end(p, node)))
         while heap and heap[0][1] <= node:
             heappop(heap)
         reach.append(-heap[0][0] if heap else 0)
-    return tuple(reach)
+    return reach
 
 
 def _end(p: Placed, start: int) -> int:
@@ -179,7 +189,9 @@ def _fill(figure: Figure, chart: TimelineChart, theme: Theme) -> None:
     keys = [["\n".join(ruler.wrapped(label, _KEY, 8.0, most=3)) for label in timeline.labels] for timeline, *_ in rows]
     # a key of many long names needs the height
     tall = [max(1.9, 0.05 + 13.5 / 72 + sum(8 * LINE * (1 + k.count("\n")) + 4 / 72 for k in key)) for key in keys]
-    height = heads.height + sum(tall) + sum(len(title) * _TITLE * LINE + 0.46 for title in titles) + 0.32
+    notes = [line for note in chart.notes for line in ruler.wrapped(note, WIDTH - 2 * EDGE, _NOTE, most=4)]
+    foot = len(notes) * _NOTE * LINE + (0.06 if notes else 0)
+    height = heads.height + sum(tall) + sum(len(title) * _TITLE * LINE + 0.46 for title in titles) + 0.32 + foot
     figure.set_size_inches(WIDTH, height)
     draw_headings(figure, heads, theme)
     y = heads.height
@@ -189,7 +201,10 @@ def _fill(figure: Figure, chart: TimelineChart, theme: Theme) -> None:
         _draw(axes, timeline, (start, end), key, theme, ruler)
         axes.set_title("\n".join(title), color=theme.text, fontsize=_TITLE, loc="left", pad=6)
         y += panel + 0.28
-    figure.text((LEFT + RIGHT) / 2 / WIDTH, 0.08 / height, "node of the graph, in the order they are computed",
+    for k, line in enumerate(reversed(notes)):
+        figure.text(EDGE / WIDTH, (0.05 + k * _NOTE * LINE) / height, line, color=theme.muted, fontsize=_NOTE,
+                    va="bottom")  # fmt: skip
+    figure.text((LEFT + RIGHT) / 2 / WIDTH, (0.08 + foot) / height, "node of the graph, in the order they are computed",
                 color=theme.muted, fontsize=8.5, ha="center", va="bottom")  # fmt: skip
 
 
@@ -213,13 +228,14 @@ def _draw(
     axes.set_yticks(ticks, [size_label(tick) for tick in ticks])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.axhline(size, color=theme.limit, linewidth=1.2, linestyle=(0, (4, 2)), label="_size")
-    axes.plot([timeline.node], [size], marker="v", markersize=7, color=theme.text, label="_peak", clip_on=False,
+    most = timeline.reach[timeline.node]
+    axes.plot([timeline.node], [most], marker="v", markersize=7, color=theme.text, label="_peak", clip_on=False,
               zorder=5, markeredgecolor=theme.background)  # fmt: skip
-    said = f"fullest at node {timeline.node:,}: {size / (1 << 20):,.0f} MiB"
+    said = f"fullest at node {timeline.node:,}: {most / (1 << 20):,.0f} MiB"
     long, at = ruler.width(said, 8.5, True), (RIGHT - LEFT) * (timeline.node - start) / max(end - start, 1)
     left = at + long + 0.2 > RIGHT - LEFT
     axes.annotate(
-        said, (timeline.node, size), xytext=(-7 if left else 7, 3), textcoords="offset points", color=theme.text,
+        said, (timeline.node, most), xytext=(-7 if left else 7, 3), textcoords="offset points", color=theme.text,
         fontsize=8.5, fontweight="bold", bbox=halo(theme), ha="right" if left else "left", va="bottom", zorder=6,
     )  # fmt: skip
     handles, labels = axes.get_legend_handles_labels()

@@ -105,6 +105,43 @@ def test_the_picture_marks_the_peak() -> None:
     assert len(timeline_figure(timeline_chart(on_the_host()), dark=True).axes) == 2
 
 
+@cache
+def in_chunks() -> Explanation:
+    flags = parse_flags(["-c", "65536", "-np", "1", "-ncmoe", "10"])
+    return explain(MODEL, flags, parse_gpus(["4*RX 7900 XTX"]), "b10568")
+
+
+def test_chunks_are_one_buffer_in_words() -> None:
+    x = in_chunks()
+    assert verdict(x.buffers[0]) == "lid_kq decides: 4,096.0 MiB, 83 %, 2 tensors of layer 2"
+    assert "in 3 chunks (843.3 + 2,048.0 + 2,048.0 MiB)" in render_explanation(x, device="Vulkan0")
+
+
+def test_chunks_in_a_timeline() -> None:
+    """No node fills all of them: what is marked is the node that fills most, as far as it does."""
+    chart = timeline_chart(in_chunks(), "Vulkan0")
+    (timeline,) = chart.timelines
+    most = max(timeline.reach)
+    assert timeline.reach[timeline.node] == most < timeline.size
+    assert timeline.bands[timeline.labels.index("lid_kq")][timeline.node] == 4096 << 20
+    assert "in 3 chunks" in timeline.peak_label
+    assert [note.partition(":")[0] for note in chart.notes] == ["not exact"]
+    assert timeline_chart(unfused()).notes == ()
+    pytest.importorskip("matplotlib")
+    figure = timeline_figure(chart)
+    (peak,) = [line for line in figure.axes[0].get_lines() if line.get_label() == "_peak"]
+    assert (peak.get_xdata()[0], peak.get_ydata()[0]) == (timeline.node, most)
+    assert any(text.get_text().startswith("not exact: Vulkan") for text in figure.texts)
+
+
+def test_inputs_that_are_alike_are_one_line() -> None:
+    x = explain(MODEL, parse_flags(["-c", "8192"]), parse_gpus(["RTX PRO 6000"]), "lid-cuda")
+    assert "decides: " in verdict(x.buffers[0]) and ", 41 tensors of layers 2-42" in verdict(x.buffers[0])
+    lines = render_explanation(x, device="CUDA0").splitlines()
+    assert lines[6].startswith("llama.cpp has no name for it: room for zeros that are added to attention's scores")
+    assert sum("21 alike: leaf_" in line for line in lines) == 1
+
+
 def test_the_copies_of_an_input_are_together_in_sentence_and_table() -> None:
     x = explain(MODEL, parse_flags(["-c", "8192", "-np", "4"]), parse_gpus(["8*RTX 3090"]))
     assert x.estimate.pipeline_parallel
