@@ -27,6 +27,8 @@ MAX_BANDWIDTH: Final = 1e6
 _MAX_MIB: Final = 1 << 30
 _MIN_CAPABILITY: Final = 5  # ggml/src/ggml-cuda/CMakeLists.txt: CMAKE_CUDA_ARCHITECTURES
 _MAX_CAPABILITY: Final = 19  # 12 is today's; 86 is 8.6 without its point
+_MINORS: Final = {5: (0, 2, 3), 6: (0, 1, 2), 7: (0, 2, 5), 8: (0, 6, 7, 8, 9), 9: (0,)}
+"""Compute capabilities of the generations that are complete: NVIDIA adds to none of them any more."""
 
 
 def parse_gpu_spec(spec: str) -> tuple[Gpu, ...]:
@@ -40,6 +42,8 @@ def parse_gpu_spec(spec: str) -> tuple[Gpu, ...]:
     name, *figures = (part.strip() for part in rest.split(":"))
     endpoint = ""
     if name.lower() == "rpc":
+        if len(figures) > 1 and not figures[1].isdigit():
+            raise RigError(f"--gpu {shown(spec)}: {_ENDPOINT}")
         if len(figures) < 3 or not figures[2]:
             raise RigError(f"--gpu {shown(spec)}: write rpc:HOST:PORT:TOTAL_MIB[:FREE_MIB[:CC]]")
         endpoint, figures = ":".join(figures[:2]), figures[2:]
@@ -49,6 +53,8 @@ def parse_gpu_spec(spec: str) -> tuple[Gpu, ...]:
         raise RigError(f"--gpu {shown(spec)}: too many colons; write [N*]NAME[:TOTAL_MIB[:FREE_MIB[:CC]]]")
     total, free, capability = (*figures, "", "", "")[:3]
     try:
+        if endpoint and figures[2:] and capability[:1].isalpha():
+            raise RigError(f"{shown(capability)}: a server's device has no backend here, but its card may have a CC")
         backend = check_backend(capability) if capability.lower() in BACKEND_NAMES else ""
         cc = None if backend else _capability(capability)
         if endpoint:
@@ -152,15 +158,42 @@ def _other_gpu(
     return gpu if integrated is None else replace(gpu, integrated=integrated)
 
 
-def make_server(endpoint: str, total: int | None, free: int | None, capability: tuple[int, int] | None) -> Gpu:
-    """A device of the rpc-server at ``HOST:PORT``; its name is the server's, as llama.cpp has it. Raises RigError."""
+def make_server(
+    endpoint: str, total: int | None, free: int | None, capability: tuple[int, int] | None, card: str = ""
+) -> Gpu:
+    """A device of the rpc-server at ``HOST:PORT``; its description is the server's, as llama.cpp has it.
+
+    ``card``: what is None is looked up under this name, if it is a known card's. Raises RigError.
+    """
     match = re.fullmatch(r"[A-Za-z0-9._-]{1,253}:([0-9]{1,5})", endpoint, re.ASCII)
     if not match or not 0 < int(match[1]) < 1 << 16:
-        raise RigError(f"RPC server {shown(endpoint)}: must be HOST:PORT")
+        raise RigError(f"RPC server {shown(endpoint)}: {_ENDPOINT}")
+    known = _known_gpu(card, total, free)
+    if known is not None:
+        capability = capability or known.compute_capability
+        return Gpu(endpoint, known.total, known.free, capability, RPC, endpoint=endpoint, card=card)
     if total is None:
-        raise RigError(f"RPC server {shown(endpoint)}: give the memory of its device")
+        unknown = f"{shown(card)} is no card whose memory memplan knows: " if card else ""
+        raise RigError(f"RPC server {shown(endpoint)}: {unknown}give the memory of its device")
     left = max(0, total - CONTEXT_MIB * MIB) if free is None else free
     return Gpu(endpoint, total, left, capability, RPC, endpoint=endpoint)
+
+
+_ENDPOINT: Final = "a server must be HOST:PORT, the host a name or an IPv4 address: llama.cpp takes no IPv6 one"
+"""``parse_endpoint`` of ggml-rpc.cpp, v0.5.0, ends the host at the first colon."""
+
+
+def _known_gpu(card: str, total: int | None, free: int | None) -> Gpu | None:
+    """A known card with these figures, or its own; None when the name is of none, or its memory varies."""
+    from memplan.backends.other_cards import find_other
+
+    known = find_card(card) if card else None
+    if known is not None:
+        return known.gpu(total, free)
+    other = find_other(card) if card else None
+    if other is None or (other.total_mib is None and total is None):
+        return None
+    return other.gpu(max((other.total_mib or 0) * MIB, free or 0) if total is None else total, free)
 
 
 def check_backend(text: str) -> str:
@@ -213,9 +246,15 @@ def check_capability(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,2})\.([0-9])", text, re.ASCII)
     if not match or int(match[1]) > _MAX_CAPABILITY:
         raise RigError(f"compute capability {shown(text)}: must be written as in 8.6")
-    if int(match[1]) < _MIN_CAPABILITY:
+    major, minor = int(match[1]), int(match[2])
+    if major < _MIN_CAPABILITY:
         raise RigError(f"compute capability {text}: llama.cpp is compiled for {_MIN_CAPABILITY}.0 and above")
-    return int(match[1]), int(match[2])
+    known = _MINORS.get(major)
+    if known is not None and minor not in known:
+        raise RigError(
+            f"compute capability {text}: there is none; write one of {', '.join(f'{major}.{m}' for m in known)}"
+        )
+    return major, minor
 
 
 def _mib(field: str, text: str) -> int | None:

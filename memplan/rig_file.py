@@ -11,7 +11,6 @@ from typing import Any, BinaryIO, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from memplan.backends.cards import find_card
 from memplan.backends.devices import METAL, RPC, Gpu, Rig
 from memplan.errors import RigError, shown
 from memplan.infile import open_input
@@ -68,11 +67,7 @@ class GpuEntry(BaseModel):
         if self.rpc is not None:
             if self.backend or self.integrated is not None:
                 raise RigError("rpc: a server's device has no backend and is not integrated here")
-            card = find_card(self.name)
-            if card is not None:
-                total = card.total_mib * MIB if total is None else total
-                capability = capability or card.compute_capability
-            return (make_server(self.rpc, total, free, capability),) * check_count(self.count)
+            return (make_server(self.rpc, total, free, capability, self.name),) * check_count(self.count)
         backend = check_backend(self.backend) if self.backend else ""
         return (make_gpu(self.name, total, free, capability, backend, self.integrated),) * check_count(self.count)
 
@@ -192,7 +187,7 @@ RIG: Final = Kind("rig file as memplan writes it", is_own_rig)
 
 def _entry(gpu: Gpu, count: int) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "name": gpu.description[:200],
+        "name": (gpu.card or gpu.description)[:200],
         "count": count,
         "total_mib": gpu.total // MIB,
         "free_mib": gpu.free // MIB,

@@ -28,7 +28,8 @@ class Gpu:
     before anything is loaded. ``compute_capability``: (8, 6); None where there is none, but a CUDA device has one.
     ``backend``: the prefix of its device name: ``CUDA``, ``Vulkan``, ``MTL``, ``RPC``. ``integrated``: whether it is to
     llama.cpp a GPU without memory of its own. ``endpoint``: ``HOST:PORT`` of the server that has it (RPC).
-    ``bandwidth``: its memory's peak, GB/s, where that was given: plans rank placements by it.
+    ``bandwidth``: its memory's peak, GB/s, where that was given: plans rank placements by it. ``card``: the name of a
+    server's card, where that was given: its ``description`` is the endpoint, as llama.cpp has it.
     """
 
     description: str
@@ -39,6 +40,7 @@ class Gpu:
     integrated: bool = False
     endpoint: str = ""
     bandwidth: float | None = None
+    card: str = ""
 
     def __post_init__(self) -> None:
         if self.total <= 0 or not 0 <= self.free <= self.total:

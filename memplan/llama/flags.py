@@ -86,7 +86,7 @@ class Flags:
     kv_overrides: tuple[KvOverride, ...] = ()
     """``--override-kv``: metadata keys, and the values that replace the file's."""
     rpc: tuple[str, ...] = ()
-    """``--rpc``: servers whose devices are used too, ``HOST:PORT`` each."""
+    """``--rpc``: servers whose devices are used too, ``HOST:PORT`` each, in llama.cpp's order (see ``servers``)."""
     fit: bool = True
     """``--fit``: llama-server may change what was not given, to fit free memory."""
     fit_target: tuple[int, ...] = (1024,)
@@ -205,7 +205,8 @@ def _cut(text: str) -> str:
 def check_devices(flags: Flags, rig: Rig | int) -> None:
     """Check every device that the flags name against a rig, or so many CUDA GPUs, as llama.cpp does before it loads.
 
-    Raises FlagError for a buffer type or a device that is not there, and for a main GPU out of range.
+    Raises FlagError for a buffer type or a device that is not there, for a main GPU out of range, and for servers in
+    another order than the rig's, since devices would be counted wrong.
     """
     names = [f"CUDA{i}" for i in range(rig)] if isinstance(rig, int) else list(rig.names)
     bufts = names if isinstance(rig, int) else list(rig.buffer_names)
@@ -216,6 +217,13 @@ def check_devices(flags: Flags, rig: Rig | int) -> None:
     for name in flags.devices or ():
         if name not in names:
             raise FlagError(f"-dev {shown(name)}: no such device; this rig has {', '.join(names) or 'none'}")
+    servers = () if isinstance(rig, int) else tuple(dict.fromkeys(gpu.endpoint for gpu in rig.gpus if gpu.endpoint))
+    shared = [name for name in dict.fromkeys(flags.rpc) if name in servers]
+    if shared != [name for name in servers if name in shared]:
+        raise FlagError(
+            f"--rpc {shown(','.join(flags.rpc))}: llama.cpp counts servers' devices in this order, but the rig has"
+            f" {', '.join(servers)}: use one order in both"
+        )
     selected = len(names) if flags.devices is None else len(flags.devices)
     if flags.split_mode == "none" and 0 < selected <= flags.main_gpu:
         raise FlagError(f"-mg {flags.main_gpu}: the rig's GPUs are numbered from 0 to {selected - 1}")
@@ -261,7 +269,6 @@ def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) 
         n_draft=speculation.n_draft,
         n_rs_seq=speculation.n_rs_seq,
         load_mtp="draft-mtp" in speculation.types,
-        rpc=tuple(name for name in texts.get("--rpc", "").split(",") if name),
         given=frozenset(texts),
         not_included=tuple(beside),
         inexact=tuple(inexact),
@@ -282,11 +289,16 @@ def _named(flag: str, text: str) -> str:
     return text
 
 
+def _servers(flag: str, text: str) -> tuple[str, ...]:
+    """Each occurrence of ``--rpc`` adds its servers (``add_rpc_devices``)."""
+    return tuple(name for name in text.split(",") if name)
+
+
 def _constant(value: bool | str) -> Callable[[str, str], Any]:
     return lambda flag, text: value
 
 
-_ADDED: Final = ("overrides", "kv_overrides")
+_ADDED: Final = ("overrides", "kv_overrides", "rpc")
 
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     spelling: (field, read)
@@ -310,6 +322,7 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
         ("-ncmoe --n-cpu-moe", "overrides", values.n_cpu_moe),
         ("-ncffn --n-cpu-ffn", "overrides", values.n_cpu_ffn),
         ("-dev --device", "devices", values.devices),
+        ("--rpc", "rpc", _servers),
         ("-kvo --kv-offload", "offload_kqv", _constant(True)),
         ("-nkvo --no-kv-offload", "offload_kqv", _constant(False)),
         ("--op-offload", "op_offload", _constant(True)),

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from memplan.planning.asking import Asking
 from memplan.planning.cuts import Cut, Cutter, Kinds
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger
 from memplan.planning.setting import Candidate, fits_gpus, host_is_short, leaves_margins
 from memplan.result import Estimate
-
-if TYPE_CHECKING:
-    from memplan.planning.search import Search
 
 SETTINGS = frozenset({"k-v-types-differ", "quantized-v-needs-flash-attention", "tensors-not-of-this-release"})
 """Refusals that no placement mends."""
@@ -57,7 +55,7 @@ class Attempt:
     """The search among placements of one sort."""
 
     def __init__(
-        self, search: Search, ledger: Ledger, no_op_offload: bool, firsts: Iterable[int] = (0,), effort: Effort = "best"
+        self, search: Asking, ledger: Ledger, no_op_offload: bool, firsts: Iterable[int] = (0,), effort: Effort = "best"
     ) -> None:
         self.effort = effort
         self.search = search

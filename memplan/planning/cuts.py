@@ -7,13 +7,13 @@ up to the price of layers that are split between GPU and host, which is estimate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from memplan.planning.fill import TOLERANCE, Shelf
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Expert, Ledger
-from memplan.planning.speed import SPLIT_MS, Bandwidths
+from memplan.planning.speed import Bandwidths
 
 HOST_LAYER_MS = 1e6
 """Price of a layer whose attention is on the host: more than anything else that a plan can save."""
@@ -61,6 +61,7 @@ class Cutter:
         self._host_unit = bandwidths.host_ms(unit_bytes)
         self._gpu_unit = [bandwidths.gpu_ms(d, unit_bytes) for d in ledger.devices]
         self._read_ms = [bandwidths.gpu_ms(d, 1.0) for d in ledger.devices]
+        self._change_ms = [bandwidths.change_ms(d) for d in ledger.devices]
         self._least = min((units for layer in self.shelf.layers for _, units in layer), default=1)
 
     def cut(self, rooms: Sequence[int], kinds: Kinds, firsts: Iterable[int] = (0,), turn: int = 0) -> Cut | None:
@@ -78,7 +79,7 @@ class Cutter:
         came: list[list[int]] = []
         tables: dict[tuple[object, ...], list[list[float]]] = {}
         for device in range(len(ledger.devices)):
-            key = (rooms[device], self._gpu_unit[device], kinds.of(device))
+            key = (rooms[device], self._gpu_unit[device], self._change_ms[device], kinds.of(device))
             table = tables.get(key)
             if table is None:
                 table = tables[key] = self._table(device, rooms[device], kinds.of(device))
@@ -105,12 +106,21 @@ class Cutter:
     def price(self, layout: Layout) -> float:
         """Milliseconds a token of a layout, in the terms of ``cut``; what the user has placed is not in it."""
         total = layout.first * HOST_LAYER_MS + self.reading(layout)
-        total += SPLIT_MS * sum(b > a for a, b in layout.ranges())
+        return total + sum(self.changes(layout))
+
+    def changes(self, layout: Layout) -> Iterator[float]:
+        """Milliseconds of each change of device: from GPU to GPU, and to experts elsewhere and back."""
+        devices, before = self.ledger.devices, -1
+        for device, (a, b) in zip(devices, layout.ranges(), strict=True):
+            if b > a:
+                yield self.speeds.change_ms(before, device)
+                before = device
         for il, home in enumerate(layout.homes()):
             if il >= layout.first:
                 elsewhere = {where for e in self.ledger.experts[il] if (where := layout.place(e, home)) != home}
-                total += 2 * SPLIT_MS * len(elsewhere)
-        return total
+                for where in elsewhere:
+                    ms = self.speeds.change_ms(devices[home], -1 if where < 0 else devices[where])
+                    yield from (ms, ms)
 
     def reading(self, layout: Layout) -> float:
         """Milliseconds to read what a token needs, without what the user has placed."""
@@ -171,6 +181,7 @@ class Cutter:
         sums = self.shelf.sums(kinds)[a]
         dense, read, unit = self._dense, self._read, self.shelf.unit
         gpu_unit, host_unit, read_ms = self._gpu_unit[device], self._host_unit, self._read_ms[device]
+        change = self._change_ms[device]
         row = []
         for b in range(a + 1, self.ledger.n_items + 1):
             left = room - dense[b] + dense[a]
@@ -185,9 +196,9 @@ class Cutter:
                 spare = 0 if host else max(0, left // unit - s.total) // self._least * self._least
                 row.append(host - spare + _TIE)
                 continue
-            cost = SPLIT_MS + (read[b] - read[a]) * read_ms + (s.total - host) * gpu_unit
+            cost = change + (read[b] - read[a]) * read_ms + (s.total - host) * gpu_unit
             if host:
-                cost += host * host_unit + 2 * SPLIT_MS * -(-host // s.most)
+                cost += host * host_unit + 2 * change * -(-host // s.most)
             row.append(cost)
         return row
 
@@ -196,13 +207,13 @@ class Cutter:
     ) -> Cut:
         """The layout of a cut: each GPU's experts are chosen; neighbours keep theirs on the host side by side."""
         host: list[Expert] = []
-        layer_cost = _TIE if self.most else 2 * SPLIT_MS / (self._host_unit or 1.0)
         tolerance = 0 if self.most else TOLERANCE
         a, turned = first, turn
         for device, b in enumerate(ends):
             if b > a:
                 left = (rooms[device] - self._dense[b] + self._dense[a]) // self.shelf.unit
                 total = self.shelf.sums(kinds.of(device))[a][b - a].total
+                layer_cost = _TIE if self.most else 2 * self._change_ms[device] / (self._host_unit or 1.0)
                 host += self.shelf.choose(_order(a, b, turned), kinds.of(device), total - left, layer_cost, tolerance)
                 turned = -1 if turned >= 0 else 0
             a = b

@@ -6,8 +6,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from memplan.backends.devices import RPC
 from memplan.errors import FlagError
+from memplan.llama.flags import parse_flags
 from memplan.llama.refusals import Refusal
+from memplan.llama.servers import rpc_words
 from memplan.planning.cuts import Cutter
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
@@ -65,13 +68,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class NoPlan:
-    """Nothing fits: ``nearest`` changes that would, each with its flags; ``why`` in a sentence."""
+    """Nothing fits: ``nearest`` changes that would, each with its flags; ``why`` in a sentence.
+
+    ``approximate``: why the figures that say so are not exact; empty when they are.
+    """
 
     fixed: tuple[str, ...]
     why: str
     nearest: tuple[Change, ...] = ()
     refused: Refusal | None = None
     estimates: int = 0
+    approximate: str = ""
 
 
 def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan:
@@ -84,7 +91,12 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if margins != gpus:
         raise FlagError(f"{margins} margins for {gpus} GPUs: give one for all, or one each")
     fixed, estimates = setting.argv, 0
-    chosen, left_out = few_enough(setting)
+    few, left_out = few_enough(setting)
+    flags = parse_flags(fixed, setting.app)
+    servers = rpc_words(flags, setting.rig)
+    if servers and (flags.devices is not None or any("[" in buffer for _, buffer in flags.overrides)):
+        left_out += ("--rpc must stand before -dev and -ot, which name its devices",)
+    chosen = (*servers, *few)
     setting = replace(setting, argv=(*fixed, *chosen))
     for name in search_for:
         words, count = widen(setting, name)
@@ -109,7 +121,7 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if in_full is None and found is not None:
         nearest, count = context_for_all(search)
         estimates += count
-    elif in_full is None and not search.host_is_short:
+    elif in_full is None and not search.host_is_short and not _too_large(search):
         nearest, count = nearest_changes(search, chosen)
         estimates += count
         if not nearest and ledger is not None and ledger.first is None:
@@ -117,7 +129,8 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
             estimates += count
     nearest = tuple(c if c.drop else replace(c, args=(*chosen, *c.args)) for c in nearest)
     if found is None or ledger is None:
-        return NoPlan(fixed, _why(search), nearest, search.refused, estimates + search.estimates)
+        why, refused = _why(search, chosen), search.refused
+        return NoPlan(fixed, why, nearest, refused, estimates + search.estimates, search.approximate)
     shares = tuple(_shares(ledger, found.layout))
     return Plan(
         fixed=fixed,
@@ -139,7 +152,8 @@ def token_ms(search: Search, ledger: Ledger, found: Candidate) -> float:
     read = cutter.reading(found.layout)
     for device, nbytes in ledger.pinned_read.items():
         read += speeds.host_ms(nbytes) if device < 0 else speeds.gpu_ms(ledger.devices[device], nbytes)
-    return read + SPLIT_MS * found.estimate.splits[1]
+    slower = sum(ms - SPLIT_MS for ms in cutter.changes(found.layout)) if speeds.remote else 0.0
+    return read + SPLIT_MS * found.estimate.splits[1] + slower
 
 
 def _shares(ledger: Ledger, layout: Layout) -> Iterator[Share]:
@@ -157,9 +171,12 @@ def _shares(ledger: Ledger, layout: Layout) -> Iterator[Share]:
     yield Share("host", (0, layout.first) if layout.first else None, layout.first > last, count[-1], size[-1])
 
 
-def _why(search: Search) -> str:
+def _why(search: Search, chosen: Sequence[str]) -> str:
     if search.refused is not None:
         return f"llama.cpp does not start: {search.refused.said}"
+    too_large = _too_large(search)
+    if too_large:
+        return f"nothing fits: {too_large}"
     known = search.closest()
     if known is None:
         return "nothing fits"
@@ -168,14 +185,32 @@ def _why(search: Search) -> str:
     for device, margin in zip(closest.devices, search.setting.margins, strict=True):
         if device.used and device.left < margin:
             short.append(f"{device.name} is {_mib(margin - device.left)} short of its margin")
-    on_gpus = sum(device.used for device in closest.devices) if closest.unified else 0
+    own = (device for device in closest.devices if not device.name.startswith(RPC))
+    on_gpus = sum(device.used for device in own) if closest.unified else 0
     if closest.host.left is not None and closest.host.left < on_gpus:
         short.append(f"the host is {_mib(on_gpus - closest.host.left)} short")
     said = f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
     least = min((device.left for device in closest.devices if device.used), default=-1)
     if least >= 0 and closest.fits:
-        said += f"; it would fit with --margin {least // MIB}: {shlex.join(args)}"
+        said += f"; it would fit with --margin {least // MIB}: {shlex.join((*chosen, *args))}"
     return said
+
+
+def _too_large(search: Search) -> str:
+    """Whether the weights alone are more than all memory: then no setting helps."""
+    rig, ledger = search.setting.rig, search.ledger()
+    if rig.host_total is None or ledger is None:
+        return ""
+    weights = sum(tensor.nbytes for tensor in search.question.model.tensors.tensors)
+    gpus = [rig.gpus[d] for d in ledger.devices]
+    beside = sum(gpu.free for gpu in gpus if not rig.unified or gpu.backend == RPC)  # the others' is the host's
+    if weights <= rig.host_total + beside:
+        return ""
+    on_gpus = f" and the {_mib(beside)} that are free on all GPUs together" if beside else ""
+    return (
+        f"the weights alone are {_mib(weights)}, more than the host's {_mib(rig.host_total)}{on_gpus}: take a smaller"
+        " quantisation, or more memory"
+    )
 
 
 def _like_fit(more: tuple[int, int], args: Sequence[str]) -> str:

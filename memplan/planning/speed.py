@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from memplan.backends.cards import find_card
-from memplan.backends.devices import Gpu
+from memplan.backends.devices import RPC, Gpu
 from memplan.backends.other_cards import find_other
 from memplan.errors import FlagError, shown
 from memplan.rig import MAX_BANDWIDTH, MIN_BANDWIDTH
@@ -25,6 +25,10 @@ HOST_SHARE = 0.65
 
 SPLIT_MS = 0.03
 """Milliseconds a change of device costs: a launch, a copy of activations, a wait."""
+
+NETWORK_MS = 0.5
+"""Milliseconds that a change to or from another machine's device costs: 64 KiB, a token's state with four
+hyper-connections, take as much at 1 Gbit/s. A faster network costs less, a busy one more."""
 
 DEFAULT_HOST = "2xDDR5-5600"
 """Two channels, as a desktop has them."""
@@ -47,11 +51,19 @@ _MEMORY = re.compile(r"(?:([0-9]{1,2})\s*[x*]\s*)?(?:LP)?DDR([345])X?-([0-9]{3,5
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """GB/s that are taken for each GPU, in the rig's order, and for the host; ``assumed``: what was not given."""
+    """GB/s that are taken for each GPU, in the rig's order, and for the host; ``assumed``: what was not given.
+
+    ``remote``: the GPUs that are behind a network.
+    """
 
     gpus: tuple[float, ...]
     host: float
     assumed: tuple[str, ...] = ()
+    remote: frozenset[int] = frozenset()
+
+    def change_ms(self, *devices: int) -> float:
+        """Milliseconds that a change to, from or between these devices costs; -1: the host."""
+        return NETWORK_MS if self.remote.intersection(devices) else SPLIT_MS
 
     def gpu_ms(self, device: int, nbytes: float) -> float:
         """Milliseconds to read ``nbytes`` on a GPU."""
@@ -76,16 +88,18 @@ def find_bandwidths(gpus: Sequence[Gpu], given: Sequence[float] = (), host: str 
         if given:
             values.append(given[i if len(given) > 1 else 0])
             continue
-        known = gpu.bandwidth or card_bandwidth(gpu.description)
+        known = gpu.bandwidth or card_bandwidth(gpu.card or gpu.description)
         if known is None:
             assumed.append(f"{gpu.description}: {_UNKNOWN_GPU:.0f} GB/s, since its card is not known")
         values.append(known or _UNKNOWN_GPU)
     if host is None:
         assumed.append(f"host memory: {DEFAULT_HOST} ({host_bandwidth(DEFAULT_HOST):.0f} GB/s)")
     assumed.append(f"{GPU_SHARE:.0%} of a GPU's and {HOST_SHARE:.0%} of the host's bandwidth reached")
-    assumed.append(f"{SPLIT_MS} ms a change of device; caches and arithmetic left out")
+    remote = frozenset(i for i, gpu in enumerate(gpus) if gpu.backend == RPC)
+    network = f", {NETWORK_MS} ms where that is over a network" if remote else ""
+    assumed.append(f"{SPLIT_MS} ms a change of device{network}; caches and arithmetic left out")
     peak = host if isinstance(host, (int, float)) else host_bandwidth(host or DEFAULT_HOST)
-    return Bandwidths(tuple(values), float(peak), tuple(dict.fromkeys(assumed)))
+    return Bandwidths(tuple(values), float(peak), tuple(dict.fromkeys(assumed)), remote)
 
 
 @lru_cache(maxsize=64)

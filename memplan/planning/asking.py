@@ -1,0 +1,111 @@
+"""What a search for a placement asks: what may be placed, and the estimator's answers, each remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memplan.estimator import Question, estimate, load_model
+from memplan.llama.flags import check_devices, parse_flags
+from memplan.llama.placement import place_layers, split_points
+from memplan.llama.refusals import Refusal
+from memplan.planning.layout import Layout, layout_args
+from memplan.planning.ledger import Ledger, open_ledger
+from memplan.planning.setting import Setting
+from memplan.releases import Release, find_release
+from memplan.result import Estimate
+
+
+class Asking:
+    """What one search asks.
+
+    ``refused``: why llama.cpp would not start, when an estimate said so.  ``host_is_short``: whether what fits the GPUs
+    leaves more to the host than it can hold.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.flags = parse_flags(setting.argv, setting.app)
+        check_devices(self.flags, setting.rig)
+        release = setting.llama if isinstance(setting.llama, Release) else find_release(setting.llama)[0]
+        model = load_model(setting.header, self.flags)
+        self.question = Question(model, self.flags, setting.rig, release, setting.without_ops, paths=setting.paths)
+        self.refused: Refusal | None = None
+        self.host_is_short = False
+        self.estimates = 0
+        self._known: dict[tuple[str, ...], Estimate] = {}
+        self._ledger: Ledger | None = None
+
+    def estimate(self, args: Sequence[str]) -> Estimate:
+        """The exact estimate of the user's flags and ``args``."""
+        key = tuple(args)
+        known = self._known.get(key)
+        if known is None:
+            s = self.setting
+            flags = parse_flags([*s.argv, *key], s.app)
+            known = self._known[key] = estimate(s.header, flags, s.rig, s.llama, s.without_ops, s.paths)
+            self.estimates += 1
+            if known.refused is not None:
+                self.refused = known.refused
+        return known
+
+    def remember(self, args: Sequence[str], known: Estimate) -> None:
+        """Take ``known`` for the estimate of the user's flags and ``args``."""
+        self._known[tuple(args)] = known
+
+    def least_computes(self, like: Estimate) -> list[int]:
+        """Bytes of each GPU's compute buffer in ``like``; of the first, the least that copies of experts have taken."""
+        devices = [] if self._ledger is None else self._ledger.devices
+        computes = [like.devices[d].compute for d in devices]
+        seen = [
+            found.devices[devices[0]].compute
+            for args, found in self._known.items()
+            if found.refused is None and "-ot" in args and "--no-op-offload" not in args
+        ]
+        return [min([computes[0], *seen]), *computes[1:]]
+
+    @property
+    def approximate(self) -> str:
+        """Why answers are not exact, empty when they are: the same for all of them, whatever is placed where."""
+        known = next(iter(self._known.values()), None)
+        return (self.estimate(()) if known is None else known).approximate
+
+    def closest(self) -> tuple[tuple[str, ...], Estimate] | None:
+        """Of what was asked for and uses a GPU, the flags and estimate that are over by the least; None if all refused.
+
+        One with every expert on the host is among them.
+        """
+        margins = self.setting.margins
+        ledger = self.ledger()
+        if ledger is not None:
+            every = frozenset(name for layer in ledger.experts for e in layer for name in e.names)
+            self.estimate(layout_args(replace(self.default_layout(ledger), host=every), ledger))
+
+        def short(known: tuple[tuple[str, ...], Estimate]) -> int:
+            found = known[1]
+            over = [m - d.left for d, m in zip(found.devices, margins, strict=True) if d.used]
+            return max([*over, 0 if found.host.left is None else -found.host.left])
+
+        answers = [(args, e) for args, e in self._known.items() if not e.refused and any(d.used for d in e.devices)]
+        return min(answers, key=short, default=None)
+
+    def ledger(self) -> Ledger | None:
+        """What may be placed; None when llama.cpp would not load the model (see ``refused``), or no GPU is in use."""
+        if self._ledger is None:
+            opened = open_ledger(self.question)
+            if isinstance(opened, Refusal):
+                self.refused = opened
+            self._ledger = opened if isinstance(opened, Ledger) else None
+        return self._ledger
+
+    def default_layout(self, ledger: Ledger) -> Layout:
+        """llama.cpp's own split, everything on the GPUs as far as the user's flags let it."""
+        n = ledger.n_items
+        homes = ledger.fixed_homes
+        if homes is None:
+            devices = [self.question.machine.gpus[d] for d in ledger.devices]
+            n_gpu_layers = n - (ledger.first or 0)
+            homes = tuple(place_layers(n - 1, n_gpu_layers, devices, split_points(devices, ())))
+        first = sum(home < 0 for home in homes)
+        ends = tuple(first + sum(0 <= home <= d for home in homes) for d in range(len(ledger.devices)))
+        return Layout(first, ends)
