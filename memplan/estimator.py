@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from memplan.backends.devices import CUDA, Rig
 from memplan.backends.make import approximate
+from memplan.garbage import put_off
 from memplan.ggml.backend import BufferType
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.sched import SchedAbortError
@@ -35,6 +36,7 @@ from memplan.llama.override_use import WeightUse, weight_use
 from memplan.llama.placement import Placement, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.llama.server_memory import server_memory
+from memplan.llama.servers import server_notes, server_reasons
 from memplan.models.registry import ArchitectureModel, architecture
 from memplan.notes import AS_PLACED, path_notes, settings_notes
 from memplan.releases import LATEST, Release, find_release
@@ -86,11 +88,12 @@ def ask(
     followed, note = find_release(release) if isinstance(release, str) else (release, None)
     check_paths(followed, paths)
     question = Question(load_model(header, flags, followed), flags, rig, followed, tuple(without_ops), paths=paths)
-    result = question.answer()
-    notes = path_notes(paths, followed) + settings_notes(result, question.weight_use())
+    with put_off():
+        result = question.answer()
+    notes = path_notes(paths, followed) + server_notes(flags, rig) + settings_notes(result, question.weight_use())
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
     keys = checks.unknown_keys(flags, followed, cuda, question.without_ops, paths)
-    reasons = (*approximate(rig.gpus), *_missing_servers(flags, rig), *flags.inexact, *filter(None, (note, keys)))
+    reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, *filter(None, (note, keys)))
     return replace(result, notes=notes, approximate="; ".join(reasons)), question
 
 
@@ -104,16 +107,6 @@ def check_types(header: object, flags: object, rig: object, release: object = "l
     ):
         if not isinstance(value, kind):
             raise TypeError(f"{name} must come from {source}; this is of type {type(value).__name__}")
-
-
-def _missing_servers(flags: Flags, rig: Rig) -> tuple[str, ...]:
-    """What ``--rpc`` names and the rig does not have."""
-    there = {gpu.endpoint for gpu in rig.gpus}
-    return tuple(
-        f"the RPC server {name} is not in the rig: add --gpu rpc:{name}:TOTAL_MIB"
-        for name in flags.rpc
-        if name not in there
-    )
 
 
 KEPT_MODELS = 4

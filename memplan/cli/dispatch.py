@@ -6,15 +6,14 @@ read llama-server's ``-ctk`` as ``-c tk``.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from memplan.cli import BAD_INPUT, BROKEN_PIPE
 from memplan.cli.streams import ReaderGone, guarded
 from memplan.errors import MemplanError
+from memplan.garbage import seldom
 
 
 def run(argv: Sequence[str] | None) -> int:
@@ -22,7 +21,7 @@ def run(argv: Sequence[str] | None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         _end_tidily()
-    with guarded() as stdout, _seldom_collecting():
+    with guarded() as stdout, seldom():
         try:
             status = _dispatch(args)
             stdout.flush()
@@ -60,21 +59,6 @@ def _end_tidily() -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup's stays
             signal.signal(number, end)
-
-
-NEW_OBJECTS = 100_000
-"""After so many, garbage is looked for: a few tens of MiB."""
-
-
-@contextmanager
-def _seldom_collecting() -> Iterator[None]:
-    """Graphs are thousands of objects, none of them in a cycle: to look for garbage every 700 finds nothing to free."""
-    young, *older = gc.get_threshold()
-    gc.set_threshold(max(young, NEW_OBJECTS) if young else 0, *older)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, *older)
 
 
 def _dispatch(args: list[str]) -> int:

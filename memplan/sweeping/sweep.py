@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,6 +9,7 @@ from math import prod
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
+from memplan.garbage import put_off
 from memplan.gguf.header import Header
 from memplan.llama.context import Path, Paths
 from memplan.llama.flags import arity, check_devices, normalized, parse_flags
@@ -139,14 +139,8 @@ class Sweeper:
 
     def run(self, progress: Progress | None = None) -> Sweep:
         """All points, in order; ``progress`` is told (done, all)."""
-        # each point makes and drops thousands of tensors, none of them in a cycle: collecting finds nothing to free
-        collects = gc.isenabled()
-        gc.disable()
-        try:
+        with put_off():
             return self._run(progress)
-        finally:
-            if collects:
-                gc.enable()
 
     def _run(self, progress: Progress | None) -> Sweep:
         """All combinations. Raises FlagError for too many, and what ``at`` raises."""

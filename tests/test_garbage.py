@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from memplan.cli import main
+from memplan.garbage import NEW_OBJECTS, put_off, seldom
+
+
+def test_put_off_ends_as_it_began() -> None:
+    assert gc.isenabled()
+    with pytest.raises(ValueError), put_off():
+        assert not gc.isenabled()
+        with put_off():
+            pass
+        assert not gc.isenabled()
+        raise ValueError
+    assert gc.isenabled()
+
+
+def test_seldom_ends_as_it_began() -> None:
+    before = gc.get_threshold()
+    with seldom():
+        assert gc.get_threshold() == (NEW_OBJECTS, *before[1:])
+    assert gc.get_threshold() == before
+    gc.set_threshold(0)  # no search at all
+    try:
+        with seldom():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_commands_leave_the_threshold_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    before = gc.get_threshold()
+    assert main(["estimate", "no-such-model"]) == 2
+    assert gc.get_threshold() == before
+    assert gc.isenabled()
