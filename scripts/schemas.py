@@ -253,8 +253,14 @@ def plan() -> Schema:
     return {
         "description": "flags with which a model fits, or the nearest changes with which it would",
         "type": "object",
-        "properties": {"args": maybe(args), "estimate": estimate(), "nearest": {"type": "array"}, "notes": NOTES},
-        "required": ["args"],
+        "properties": {
+            "args": maybe(args),
+            "exact": switch("whether all figures are llama.cpp's own; notes say why not"),
+            "estimate": estimate(),
+            "nearest": {"type": "array"},
+            "notes": NOTES,
+        },
+        "required": ["args", "exact"],
     }
 
 

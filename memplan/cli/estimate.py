@@ -78,6 +78,7 @@ def _answer(asked: Asked) -> Estimate:
 def advice(arguments: Arguments, asked: Asked, result: Estimate) -> str:
     """What would make settings fit that do not: text for the end of the table."""
     from memplan.cli.terminal import width
+    from memplan.llama.servers import rpc_words
     from memplan.output.plan import advice_text
     from memplan.planning.advice import advise
     from memplan.planning.setting import Setting
@@ -89,7 +90,8 @@ def advice(arguments: Arguments, asked: Asked, result: Estimate) -> str:
         asked.without_ops, asked.paths,
     )  # fmt: skip
     found, plan = advise(setting, result)
-    return advice_text(found, None if plan is None else plan.args, width())
+    placed = None if plan is None else (*rpc_words(asked.flags, asked.rig), *plan.args)
+    return advice_text(found, placed, width())
 
 
 def read_question(arguments: Arguments) -> Asked:

@@ -6,8 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.cli import asked as looked_up
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.estimate import DOES_NOT_FIT, PATHS, Asked, read_question
@@ -16,6 +18,8 @@ from memplan.llama.flag_values import whole
 
 if TYPE_CHECKING:
     from memplan.gguf.header import Header
+    from memplan.machine.detected import Detected
+    from memplan.planning.plan import NoPlan, Plan
     from memplan.planning.speed import Bandwidths
 
 USAGE = """\
@@ -77,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
         without_ops=asked.without_ops,
         paths=asked.paths,
     )
-    plan = make_plan(setting, _names(arguments))
+    plan = for_machine(make_plan(setting, _names(arguments)), asked.machine)
     name = asked.header.name
     model, remark = _model_file(asked.header) if style in ("sh", "ini") else (None, "")
     if style == "json":
@@ -98,6 +102,18 @@ def run(argv: Sequence[str]) -> int:
     else:
         sys.stdout.write(text)
     return DOES_NOT_FIT if isinstance(plan, NoPlan) else 0
+
+
+def for_machine(plan: Plan | NoPlan, machine: Detected | None) -> Plan | NoPlan:
+    """``plan`` with what is to be known about the machine that it is for; None when the rig was named."""
+    from memplan.planning.plan import NoPlan
+
+    if machine is None:
+        return plan
+    if isinstance(plan, NoPlan):
+        approximate = "; ".join(reason for reason in (plan.approximate, machine.inexact) if reason)
+        return replace(plan, approximate=approximate)
+    return replace(plan, estimate=looked_up.for_machine(plan.estimate, machine))
 
 
 def _model_file(header: Header) -> tuple[str | None, str]:

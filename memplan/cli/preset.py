@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
@@ -89,6 +90,7 @@ def _show(rest: Sequence[str]) -> int:
 
 def _fit(arguments: Arguments) -> int:
     from memplan.cli.estimate import DOES_NOT_FIT, read_question
+    from memplan.cli.plan import for_machine
     from memplan.output.fit import fit_ini, fit_json, fit_text, no_fit_text
     from memplan.planning.fit import GROWTH_MIB, Extra, fit_preset
     from memplan.planning.plan import Plan
@@ -110,6 +112,7 @@ def _fit(arguments: Arguments) -> int:
         asked.without_ops,
     )  # fmt: skip
     preset = fit_preset(setting, extra)
+    preset = replace(preset, plan=for_machine(preset.plan, asked.machine))
     fits = isinstance(preset.plan, Plan)
     if fits or style == "json":
         sys.stdout.write({"args": fit_text, "ini": fit_ini, "json": fit_json}[style](preset))

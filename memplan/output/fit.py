@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 def fit_text(preset: FitPreset) -> str:
     """Flags for ``--fit`` in one line, with comments on what speaks for and against them."""
-    comments = [f"--fit-target: {'; '.join(preset.reasons)}", *preset.warnings]
+    comments = [f"--fit-target: {'; '.join(preset.reasons)}", *preset.warnings, *_inexact(preset)]
     return "".join(f"# {line}\n" for line in comments) + " ".join(preset.args) + "\n"
 
 
 def fit_ini(preset: FitPreset) -> str:
     """The same as keys of a preset."""
-    comments = [f"fit-target: {'; '.join(preset.reasons)}", *preset.warnings]
+    comments = [f"fit-target: {'; '.join(preset.reasons)}", *preset.warnings, *_inexact(preset)]
     pairs = zip(preset.args[::2], preset.args[1::2], strict=True)
     lines = [*(f"; {line.replace(';', ',')}" for line in comments), *(f"{flag[2:]} = {value}" for flag, value in pairs)]
     return "\n".join(lines) + "\n"
@@ -34,10 +34,17 @@ def fit_json(preset: FitPreset) -> str:
         "fit_target_mib": list(preset.targets),
         "fit_ctx": preset.fit_ctx,
         "reasons": list(preset.reasons),
-        "warnings": list(preset.warnings),
+        "exact": not preset.approximate,
+        "warnings": [*preset.warnings, *_inexact(preset)],
         "plan": plan_object(preset.plan),
     }
     return json.dumps(found, indent=2) + "\n"
+
+
+def _inexact(preset: FitPreset) -> list[str]:
+    from memplan.output.words import printable
+
+    return [printable(f"not exact: {preset.approximate}")] if preset.approximate else []
 
 
 def no_fit_text(preset: FitPreset, width: int = 80) -> str:

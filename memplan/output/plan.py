@@ -42,21 +42,27 @@ Pair = tuple[str, str | None]
 def merged(fixed: Sequence[str], args: Sequence[str]) -> list[Pair]:
     """The user's flags and the added ones as one list: each flag once, with the value that holds; the model left out.
 
-    Overrides stand last, in the order in which llama.cpp tries them; neighbouring ``-ot`` are one.
+    ``--rpc`` stands first, since llama.cpp looks up the devices of ``-dev`` and ``-ot`` as it reads them
+    (common/arg.cpp: ``parse_device_list``, v0.5.0); a preset is read in the order of its keys' spellings, where it does
+    so too. Overrides stand last, in the order in which llama.cpp tries them; neighbouring ``-ot`` are one.
     """
     pairs: dict[str, str | None] = {}
     overrides: list[Pair] = []
+    servers: tuple[str, ...] = ()
     for spelled, value in read_flags([*fixed, *args]):
         flag = _SHORT.get(spelled, spelled)
         if flag in _MODEL:
             continue
-        if flag not in _OVERRIDES:
+        if flag == "--rpc":
+            servers += (value,)
+        elif flag not in _OVERRIDES:
             pairs[flag] = value if arity(flag) else None
         elif flag == "-ot" and overrides and overrides[-1][0] == "-ot":
             overrides[-1] = ("-ot", f"{overrides[-1][1]},{value}")
         else:
             overrides.append((flag, value if arity(flag) else None))
-    return [*pairs.items(), *overrides]
+    first: list[Pair] = [("--rpc", ",".join(servers))] if servers else []
+    return [*first, *pairs.items(), *overrides]
 
 
 def plan_args(plan: Plan) -> str:
@@ -148,13 +154,15 @@ def plan_object(plan: Plan | NoPlan) -> dict[str, Any]:
             "args": None,
             "fixed": list(plan.fixed),
             "nearest": [_change_object(change) for change in plan.nearest],
-            "notes": [plan.why],
+            "exact": not plan.approximate,
+            "notes": [plan.why, *([f"not exact: {plan.approximate}"] if plan.approximate else [])],
             "refused": None if plan.refused is None else {"kind": plan.refused.kind, "said": plan.refused.said},
         }
     return {
         "args": list(plan.args),
         "fixed": list(plan.fixed),
         "estimate": estimate_object(plan.estimate),
+        "exact": plan.estimate.exact,
         "notes": list(plan.notes),
         "placed": [
             {
@@ -240,6 +248,8 @@ def no_plan_text(plan: NoPlan, width: int = 80) -> str:
         lines.append(f"- {change.change} fits: {_shell(change.args)}")
     if not plan.nearest:
         lines.append("no smaller context, ubatch or cache, and no fewer slots, would fit either")
+    if plan.approximate:
+        lines.append(f"not exact: {plan.approximate}")
     return to_text(_wrapped(lines, width))
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from memplan.backends.devices import CUDA, METAL, Gpu
+from memplan.llama.servers import rpc_words
 from memplan.planning.nearest import PLACEMENT
 from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
 from memplan.planning.search import Search
@@ -18,7 +20,9 @@ GROWTH_MIB = 512
 """For pools that grow at run time, such as cuBLAS's and the flash attention kernels'."""
 
 LAZY_MIB = 256
-"""For what a CUDA context still takes after ``--fit`` has looked: kernels are loaded when they are first used."""
+"""For what a CUDA context still takes after ``--fit`` has looked: kernels are loaded when they are first used.
+
+Other backends compile theirs then; what that takes is not known, and taken to be as much."""
 
 PROJECTOR_WORK_MIB = 512
 """For a projector's own compute buffer, beside its weights."""
@@ -41,6 +45,7 @@ class FitPreset:
     """Flags for ``--fit``: ``targets`` in MiB a GPU, ``fit_ctx`` in tokens; ``reasons`` for the targets.
 
     ``warnings``: when ``--fit`` would stop, fail or waste; ``plan``: what to use in its place then.
+    ``servers``: ``--rpc``, where it is needed.
     """
 
     targets: tuple[int, ...]
@@ -48,11 +53,18 @@ class FitPreset:
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
     plan: Plan | NoPlan
+    servers: tuple[str, ...] = ()
+
+    @property
+    def approximate(self) -> str:
+        """Why the plan, and what is said of ``--fit``, is not exact; empty when it is."""
+        return self.plan.approximate if isinstance(self.plan, NoPlan) else self.plan.estimate.approximate
 
     @property
     def args(self) -> tuple[str, ...]:
         """The flags."""
-        return "--fit", "on", "--fit-target", ",".join(map(str, self.targets)), "--fit-ctx", str(self.fit_ctx)
+        targets = ",".join(map(str, self.targets))
+        return *self.servers, "--fit", "on", "--fit-target", targets, "--fit-ctx", str(self.fit_ctx)
 
 
 def fit_preset(setting: Setting, extra: Extra) -> FitPreset:
@@ -60,7 +72,10 @@ def fit_preset(setting: Setting, extra: Extra) -> FitPreset:
     search = Search(setting)
     flags = search.flags
     targets = [LAZY_MIB + extra.growth] * len(setting.rig.gpus)
-    reasons = [f"{LAZY_MIB} MiB for CUDA kernels loaded later", f"{extra.growth} MiB for pools that grow at run time"]
+    reasons = [
+        f"{LAZY_MIB} MiB for {_kernels(setting.rig.gpus)}",
+        f"{extra.growth} MiB for pools that grow at run time",
+    ]
     if targets and extra.projector:
         targets[0] += extra.projector + PROJECTOR_WORK_MIB
         reasons.append(f"{extra.projector + PROJECTOR_WORK_MIB} MiB on the first GPU for a projector and its buffers")
@@ -74,7 +89,16 @@ def fit_preset(setting: Setting, extra: Extra) -> FitPreset:
         reasons=tuple(reasons),
         warnings=tuple(_warnings(setting, flags.given, flags.split_mode, plan)),
         plan=plan,
+        servers=rpc_words(flags, setting.rig),
     )
+
+
+def _kernels(gpus: Sequence[Gpu]) -> str:
+    others = [gpu.backend for gpu in gpus if gpu.backend != CUDA]
+    if not others:
+        return "CUDA kernels loaded later"
+    names = " and ".join("Metal" if name == METAL else name for name in dict.fromkeys(others))
+    return f"kernels loaded or compiled later: CUDA's figure, since that of {names} is not known"
 
 
 def _warnings(setting: Setting, given: frozenset[str], split_mode: str, plan: Plan | NoPlan) -> Sequence[str]:

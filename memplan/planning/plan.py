@@ -104,8 +104,11 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
         chosen += words
         estimates += count
     search = Search(setting)
-    found = search.find()
     ledger = search.ledger()
+    too_large = _too_large(search)
+    if too_large:
+        return NoPlan(fixed, f"nothing fits: {too_large}", estimates=estimates, approximate=search.approximate)
+    found = search.find()
     if found is None and ledger is None and search.refused is None:
         found_on_host = search.estimate(())
         if leaves_margins(found_on_host, setting.margins):
@@ -121,7 +124,7 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if in_full is None and found is not None:
         nearest, count = context_for_all(search)
         estimates += count
-    elif in_full is None and not search.host_is_short and not _too_large(search):
+    elif in_full is None and not search.host_is_short:
         nearest, count = nearest_changes(search, chosen)
         estimates += count
         if not nearest and ledger is not None and ledger.first is None:
@@ -174,9 +177,6 @@ def _shares(ledger: Ledger, layout: Layout) -> Iterator[Share]:
 def _why(search: Search, chosen: Sequence[str]) -> str:
     if search.refused is not None:
         return f"llama.cpp does not start: {search.refused.said}"
-    too_large = _too_large(search)
-    if too_large:
-        return f"nothing fits: {too_large}"
     known = search.closest()
     if known is None:
         return "nothing fits"
@@ -199,7 +199,7 @@ def _why(search: Search, chosen: Sequence[str]) -> str:
 def _too_large(search: Search) -> str:
     """Whether the weights alone are more than all memory: then no setting helps."""
     rig, ledger = search.setting.rig, search.ledger()
-    if rig.host_total is None or ledger is None:
+    if rig.host_total is None or ledger is None or search.refused is not None:
         return ""
     weights = sum(tensor.nbytes for tensor in search.question.model.tensors.tensors)
     gpus = [rig.gpus[d] for d in ledger.devices]
