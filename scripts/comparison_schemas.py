@@ -72,14 +72,22 @@ def comparison() -> Schema:
         parts=many(part, "GPUs first, the host last"),
         residents=many(resident, "largest first"),
         compute=many(_buffer(), "every device's compute buffer"),
-        releases=many(release, "what turned between the two sides' releases, oldest first; empty if they are one"),
+        renamed=many(
+            entry("one tensor by two names", before=text("on the first side"), after=text("on the second")),
+            "tensors that are called otherwise; elsewhere they go by the second side's names",
+        ),
+        releases=many(
+            release, "what turned between the two sides' releases, from the first's on; empty if they are one"
+        ),
+        undone=switch("whether the second side is the older: what the releases changed is taken back"),
         verdict=text("what the second side takes more or less of, and whether it still fits"),
     )
 
 
 def _buffer() -> Schema:
     peak = entry(
-        "its fullest moment",
+        "a chunk's fullest moment",
+        chunk=number("which"),
         node=number("of the graph; -1: before the first", -1),
         tensor=text("what gets the highest place then"),
         bytes=number("how far it is filled"),
@@ -121,12 +129,12 @@ def _buffer() -> Schema:
         after=number("bytes"),
         change=number("bytes more", None),
         said=many(text("a sentence"), "why"),
-        same_moment=switch("whether both are fullest at the same tensor"),
-        before_peak=maybe(peak),
-        after_peak=maybe(peak),
+        same_moment=switch("whether both are fullest at the same tensor, chunk by chunk"),
+        before_chunks=many(peak, "when each chunk is fullest; empty where nothing is computed"),
+        after_chunks=many(peak, "the same of the second"),
         before_then=then,
         after_then=then,
-        alive=number("bytes more of live tensors", None),
+        alive=number("bytes more of live tensors; with lost, all of the change", None),
         lost=number("bytes more in gaps", None),
         groups=many(group, "largest change first"),
         gaps=many(gap, "largest change first"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from memplan.comparing.gaps import gap_changes
 from memplan.comparing.lives import life_changes
-from memplan.comparing.matching import Counterparts, label
+from memplan.comparing.matching import Counterparts
 from memplan.comparing.result import BufferChange, Comparison, Fate, GroupChange, PartChange, ResidentChange
 from memplan.explaining.result import ComputeBuffer, Explanation, Peak, Placed, Resident
 from memplan.result import DeviceUse, Estimate, HostUse
@@ -24,12 +24,14 @@ def compare(before: Explanation, after: Explanation) -> Comparison:
     match = Counterparts(before, after)
     buffers = ({b.device: b for b in before.buffers}, {b.device: b for b in after.buffers})
     names = sorted({**buffers[0], **buffers[1]}, key=_gpus_first)
+    changes = tuple(_buffer(name, buffers[0].get(name), buffers[1].get(name), match) for name in names)
     return Comparison(
         before,
         after,
         parts,
         tuple(_residents(before.residents, after.residents)),
-        tuple(_buffer(name, buffers[0].get(name), buffers[1].get(name), match) for name in names),
+        changes,
+        tuple(match.renamed.items()),
     )
 
 
@@ -97,20 +99,18 @@ def _buffer(
     device: str, before: ComputeBuffer | None, after: ComputeBuffer | None, match: Counterparts
 ) -> BufferChange:
     sizes = [0 if b is None else b.bytes for b in (before, after)]
-    peaks = [None if b is None else b.peak for b in (before, after)]
-    alive = [0 if peak is None else peak.bytes - peak.lost for peak in peaks]
-    lost = [0 if peak is None else peak.lost for peak in peaks]
-    both = before is not None and after is not None and peaks[0] is not None and peaks[1] is not None
+    peaks = [() if b is None else b.peaks for b in (before, after)]
+    lost = [0 if b is None else b.lost for b in (before, after)]
     return BufferChange(
         device,
         before=sizes[0],
         after=sizes[1],
-        before_peak=peaks[0],
-        after_peak=peaks[1],
-        same_moment=both and _moment(peaks[0]) == _moment(peaks[1]),
+        before_peaks=peaks[0],
+        after_peaks=peaks[1],
+        same_moment=bool(peaks[0]) and [_moment(p, match) for p in peaks[0]] == [_moment(p, match) for p in peaks[1]],
         before_then=_then(before, peaks[1], match, 0),
         after_then=_then(after, peaks[0], match, 1),
-        alive=alive[1] - alive[0],
+        alive=sizes[1] - lost[1] - (sizes[0] - lost[0]),
         lost=lost[1] - lost[0],
         groups=tuple(_groups(device, peaks, match)),
         gaps=tuple(gap_changes(before, after, match)) if before is not None and after is not None else (),
@@ -118,23 +118,27 @@ def _buffer(
     )
 
 
-def _moment(peak: Peak | None) -> tuple[str, int | None] | None:
-    return None if peak is None else (label(peak.tensor), peak.tensor.layer)
+def _moment(peak: Peak, match: Counterparts) -> tuple[str, int | None]:
+    return match.label(peak.tensor), peak.tensor.layer
 
 
-def _then(buffer: ComputeBuffer | None, other: Peak | None, match: Counterparts, side: int) -> int | None:
-    """How far ``buffer``, of ``side``, is filled at what is the other side's fullest moment; None if it has none."""
-    if buffer is None or other is None:
+def _then(buffer: ComputeBuffer | None, others: Sequence[Peak], match: Counterparts, side: int) -> int | None:
+    """How far ``buffer``, of ``side``, is filled at what is the other side's fullest moment; None if it has none.
+
+    Several chunks are fullest at several moments, so there is none either.
+    """
+    if buffer is None or len(others) != 1 or len(buffer.peaks) != 1:
         return None
-    found = match.find(other.tensor, side)
+    found = match.find(others[0].tensor, side)
     if found is None or found[0] != buffer.device:
         return None
     node = found[1].first
     return max(p.offset + p.bytes for p in buffer.tensors if p.first <= node <= p.last)
 
 
-def _groups(device: str, peaks: Sequence[Peak | None], match: Counterparts) -> Iterator[GroupChange]:
-    sides = [_by_label(() if peak is None else peak.live) for peak in peaks]
+def _groups(device: str, peaks: Sequence[Sequence[Peak]], match: Counterparts) -> Iterator[GroupChange]:
+    """Of all chunks, each with what is alive when it is fullest."""
+    sides = [_by_label((p for peak in side for p in peak.live), match) for side in peaks]
     found = []
     for base in {**sides[0], **sides[1]}:
         a, b = sides[0].get(base, ()), sides[1].get(base, ())
@@ -143,15 +147,15 @@ def _groups(device: str, peaks: Sequence[Peak | None], match: Counterparts) -> I
     yield from sorted(found, key=lambda group: -abs(group.change))
 
 
-def _by_label(live: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
-    groups: dict[str, tuple[Placed, ...]] = {}
+def _by_label(live: Iterable[Placed], match: Counterparts) -> dict[str, tuple[Placed, ...]]:
+    groups: dict[str, list[Placed]] = {}
     for p in live:
-        groups[label(p)] = (*groups.get(label(p), ()), p)
-    return groups
+        groups.setdefault(match.label(p), []).append(p)
+    return {name: tuple(members) for name, members in groups.items()}
 
 
 def _fate(
-    device: str, a: Sequence[Placed], b: Sequence[Placed], peaks: Sequence[Peak | None], match: Counterparts
+    device: str, a: Sequence[Placed], b: Sequence[Placed], peaks: Sequence[Sequence[Peak]], match: Counterparts
 ) -> Fate:
     if a and b:
         if len(a) == len(b):
@@ -159,12 +163,13 @@ def _fate(
         return "more" if len(b) > len(a) else "fewer"
     here, there = (b, 0) if b else (a, 1)
     largest = max(here, key=_bytes)
-    if label(largest) not in match.labels[there]:
+    if match.label(largest) not in match.labels[there]:
         return "only after" if b else "only before"
     found = match.find(largest, there)
-    peak = peaks[1 - there]
     if found is not None and found[0] != device:
         return "from elsewhere" if b else "to elsewhere"
+    # the moment that counts is that at which its own chunk is fullest
+    peak = next((p for p in peaks[1 - there] if p.chunk == largest.chunk), None)
     if found is None or peak is None:
         return "more" if b else "fewer"
     low, high = match.moment(peak.node, 1 - there)

@@ -6,19 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from memplan.comparing.matching import Counterparts
 from memplan.comparing.result import Filling, GapChange
-from memplan.explaining.result import ComputeBuffer, Gap, Peak, Placed
+from memplan.explaining.result import ComputeBuffer, Gap, Placed
 
 SMALL = 1 << 20
 """Changes below this many bytes are not told."""
 
 
 def gap_changes(before: ComputeBuffer, after: ComputeBuffer, match: Counterparts) -> Iterator[GapChange]:
-    """Places that one side loses at its peak and the other does not, largest change first."""
-    peaks = (before.peak, after.peak)
-    if peaks[0] is None or peaks[1] is None:
+    """Places that one side loses when its chunks are fullest and the other does not, largest change first."""
+    if not before.peaks or not after.peaks:
         return
     buffers = (before, after)
-    lost = (_by_owner(before, peaks[0]), _by_owner(after, peaks[1]))
+    lost = (_by_owner(before), _by_owner(after))
     found = []
     for side in (0, 1):
         other_lost = {id(owner): size for owner, size, _ in lost[1 - side]}
@@ -27,7 +26,7 @@ def gap_changes(before: ComputeBuffer, after: ComputeBuffer, match: Counterparts
             counterpart = there[1] if there is not None and there[0] == before.device else None
             other = 0 if counterpart is None else other_lost.get(id(counterpart), 0)
             if size - other >= SMALL:
-                found.append(_change(side, size, other, owner, counterpart, gap, buffers, (peaks[0], peaks[1]), match))
+                found.append(_change(side, size, other, owner, counterpart, gap, buffers, match))
     yield from sorted(found, key=lambda change: change.other - change.bytes)
 
 
@@ -39,14 +38,14 @@ def _change(
     counterpart: Placed | None,
     gap: Gap,
     buffers: tuple[ComputeBuffer, ComputeBuffer],
-    peaks: tuple[Peak, Peak],
     match: Counterparts,
 ) -> GapChange:
-    filled = _in_place_of(owner, peaks[side].live)
+    live = buffers[side].live
+    filled = _in_place_of(owner, live)
     here = {id(p) for p in filled}
-    alive = {id(p) for p in peaks[side].live}
+    alive = {id(p) for p in live}
     otherwise = []
-    for p in _in_place_of(counterpart, peaks[1 - side].live) if counterpart is not None else ():
+    for p in _in_place_of(counterpart, buffers[1 - side].live) if counterpart is not None else ():
         found = match.find(p, side)
         own = found[1] if found is not None and found[0] == buffers[side].device else None
         if own is None or id(own) not in here:
@@ -54,8 +53,9 @@ def _change(
     end = gap.offset + gap.bytes
     above = [
         p
-        for p in peaks[side].live
-        if p.offset >= end and p.first > owner.last and p.bytes > gap.bytes and not p.in_place_of
+        for p in live
+        if p.chunk == gap.chunk and p.offset >= end
+        if p.first > owner.last and p.bytes > gap.bytes and not p.in_place_of
     ]
     return GapChange(
         side="after" if side else "before",
@@ -69,14 +69,14 @@ def _change(
     )
 
 
-def _by_owner(buffer: ComputeBuffer, peak: Peak) -> list[tuple[Placed, int, Gap]]:
-    """Each tensor that left gaps at the peak, their bytes, and the largest of them."""
+def _by_owner(buffer: ComputeBuffer) -> list[tuple[Placed, int, Gap]]:
+    """Each tensor that left gaps at its chunk's peak, their bytes, and the largest of them."""
     found: dict[int, tuple[Placed, int, Gap]] = {}
-    for gap in peak.gaps:
+    for node, gap in ((peak.node, gap) for peak in buffer.peaks for gap in peak.gaps):
         left = [
             p
             for p in buffer.tensors
-            if p.title == gap.left_by and p.chunk == gap.chunk and p.last <= peak.node and _overlap(p, gap) > 0
+            if p.title == gap.left_by and p.chunk == gap.chunk and p.last <= node and _overlap(p, gap) > 0
         ]
         if left:
             owner = max(left, key=lambda p: (_overlap(p, gap), p.last))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memplan.comparing.matching import Counterparts, label
+from memplan.comparing.matching import Counterparts
 from memplan.comparing.result import LifeChange
 from memplan.explaining.result import Placed
 
@@ -34,18 +34,16 @@ def _change(a: Placed, b: Placed, match: Counterparts) -> LifeChange | None:
         side = 1 if b.in_place_of else 0
         p = b if side else a
         of = match.predecessor(p, side)
-        if of is not None and label(of) == label(p):
+        if of is not None and match.label(of) == match.label(p):
             return None
         how = "in place" if side else "own place"
-        return LifeChange("in place" if how == "in place" else "own place", label(b), 0, 0, (), _said(of, p))
+        said = p.in_place_of if of is None else match.label(of)
+        return LifeChange("in place" if how == "in place" else "own place", match.label(b), 0, 0, (), said)
     if match.handed_on(a, 0) or match.handed_on(b, 1):
         return None
     low, high = match.moment(a.last, 0)
     if low <= b.last <= high:
         return None
     last = match.computed(b.last, 1)
-    return LifeChange("longer" if b.last > high else "shorter", label(b), 0, 0, (), "" if last is None else label(last))
-
-
-def _said(of: Placed | None, p: Placed) -> str:
-    return p.in_place_of if of is None else label(of)
+    until = "" if last is None else match.label(last)
+    return LifeChange("longer" if b.last > high else "shorter", match.label(b), 0, 0, (), until)

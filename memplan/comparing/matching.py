@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from memplan.explaining.names import UNNAMED
 from memplan.explaining.result import Explanation, Placed
@@ -21,11 +21,15 @@ def label(p: Placed) -> str:
 
 
 class Counterparts:
-    """Pairs up the tensors of two explanations: by name, those without one by what they are made of, in order."""
+    """Pairs up the tensors of two explanations: by name, those without one by what they are made of, in order.
+
+    ``renamed``: names of the first side, and what the same tensors are called on the second.
+    """
 
     def __init__(self, before: Explanation, after: Explanation) -> None:
+        self.renamed = _renamed(before, after)
         self._keys: tuple[dict[Key, tuple[str, Placed]], dict[Key, tuple[str, Placed]]] = (
-            dict(_keyed(before)), dict(_keyed(after)),
+            dict(_keyed(before, self._current)), dict(_keyed(after, self._current)),
         )  # fmt: skip
         self._of: dict[int, Key] = {id(p): key for keys in self._keys for key, (_, p) in keys.items()}
         anchors = _rising(
@@ -34,10 +38,21 @@ class Counterparts:
             if key in self._keys[1] and p.first >= 0
         )
         self._nodes = ([a for a, _ in anchors], [b for _, b in anchors])
-        self.labels = tuple({label(p) for _, p in keys.values()} for keys in self._keys)
+        self.labels = tuple({self.label(p) for _, p in keys.values()} for keys in self._keys)
         """The labels of all tensors of each side."""
         self._ended = tuple(_ends(x) for x in (before, after))
         self._began = tuple(_begins(x) for x in (before, after))
+
+    def label(self, p: Placed) -> str:
+        """``label``, by the names of the second side."""
+        return self._current(label(p))
+
+    def _current(self, text: str) -> str:
+        """``text`` by the names of the second side."""
+        for old, new in self.renamed.items():
+            if old in text:
+                text = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", new, text)
+        return text
 
     def find(self, p: Placed, side: int) -> tuple[str, Placed] | None:
         """The counterpart of ``p`` on a side (0 before, 1 after), and its device; None if it has none."""
@@ -77,15 +92,34 @@ class Counterparts:
         return low, max(low, high)
 
 
-def _keyed(x: Explanation) -> Iterator[tuple[Key, tuple[str, Placed]]]:
+def _renamed(before: Explanation, after: Explanation) -> dict[str, str]:
+    """Names that one side alone has, and the one name of the other that stands for tensors alike, layer by layer."""
+    kinds = (_by_name(before), _by_name(after))
+    gone, new = ({name: kinds[i][name] for name in kinds[i].keys() - kinds[1 - i].keys()} for i in (0, 1))
+    unique = (Counter(gone.values()), Counter(new.values()))
+    called = {kind: name for name, kind in new.items()}
+    return {name: called[k] for name, k in sorted(gone.items()) if unique[0][k] == 1 and unique[1][k] == 1}
+
+
+def _by_name(x: Explanation) -> dict[str, frozenset[object]]:
+    """What tensors of each name are: types, lengths of rows and layers. One layer's alone say too little."""
+    found: dict[str, set[object]] = {}
+    for p in (p for buffer in x.buffers for p in buffer.tensors):
+        if p.layer is not None and p.does != "copy" and not UNNAMED.match(p.name):
+            found.setdefault(p.base, set()).add((p.type, p.shape[0], p.layer))
+    return {name: frozenset(kinds) for name, kinds in found.items() if len(kinds) > 1}
+
+
+def _keyed(x: Explanation, current: Callable[[str], str]) -> Iterator[tuple[Key, tuple[str, Placed]]]:
+    """``current``: puts the second side's names into a text."""
     seen: Counter[Key] = Counter()
     for buffer in x.buffers:
         for p in buffer.tensors:
             if UNNAMED.match(p.name):
-                key: Key = (p.base, p.op, p.layer) if p.base != p.name else (label(p),)
+                key: Key = (current(p.base), p.op, p.layer) if p.base != p.name else (label(p),)
             else:
-                on_any = _OF_DEVICE.match(p.name)
-                key = (buffer.device, p.name) if on_any else (p.name,)
+                name = current(p.name)
+                key = (buffer.device, name) if _OF_DEVICE.match(name) else (name,)
             seen[key] += 1
             yield (*key, seen[key]), (buffer.device, p)
 

@@ -127,16 +127,18 @@ class BufferChange:
     device: str
     before: int
     after: int
-    before_peak: Peak | None
-    after_peak: Peak | None
+    before_peaks: tuple[Peak, ...]
+    """One for each chunk."""
+    after_peaks: tuple[Peak, ...]
     same_moment: bool
-    """Whether both are fullest when the same tensor of the same layer gets its place."""
+    """Whether both are fullest when the same tensor of the same layer gets its place, chunk by chunk."""
     before_then: int | None
-    """How far the first side's buffer is filled at what is the second side's fullest moment; None if it has none."""
+    """How far the first side's buffer is filled at what is the second side's fullest moment; None if it has none, or
+    where a side has several chunks."""
     after_then: int | None
     """The other way about."""
     alive: int
-    """Bytes more of live tensors at the peak."""
+    """Bytes more of live tensors, each chunk at its peak; with ``lost``, all of the change."""
     lost: int
     """Bytes more in gaps."""
     groups: tuple[GroupChange, ...]
@@ -163,3 +165,5 @@ class Comparison:
     residents: tuple[ResidentChange, ...] = ()
     buffers: tuple[BufferChange, ...] = ()
     """Every device's compute buffer, moved or not."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Names of tensors on the first side, and what the same tensors are called on the second."""

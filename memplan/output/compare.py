@@ -8,9 +8,9 @@ from textwrap import fill
 from rich.text import Text
 
 from memplan.comparing.result import BufferChange, Comparison, GapChange, GroupChange, LifeChange, PartChange
-from memplan.explaining.result import Placed
+from memplan.explaining.result import Peak, Placed
 from memplan.output.columns import Cell, column_lines
-from memplan.output.compare_verdict import changed, verdict
+from memplan.output.compare_verdict import changed, releases_heading, verdict
 from memplan.output.explain import ranges, tenths
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text
 
@@ -58,9 +58,10 @@ def render_comparison(
         return to_text([*lines, *_closing(c, b, width)], colour)
     lines += ["", *part_lines(c.parts, a, b, unicode)]
     lines += _resident_lines(c, a, b, top, unicode)
-    for buffer in c.buffers:
-        if abs(buffer.change) >= SMALL:
-            lines += ["", *buffer_lines(buffer, a, b, top, unicode)]
+    lines += [f"{old} in {a} is {new} in {b}: one tensor by two names" for old, new in c.renamed]
+    for alike in alike_buffers(c.buffers):
+        if abs(alike[0].change) >= SMALL:
+            lines += ["", *buffer_lines(alike, a, b, top, unicode)]
     return to_text([*lines, *_closing(c, b, width)], colour)
 
 
@@ -76,7 +77,7 @@ def _closing(c: Comparison, b: str, width: int) -> Iterator[Text | str]:
     releases = changed(c)
     if releases:
         yield ""
-        yield Text("What releases changed for memory (memplan releases)", "bold")
+        yield Text(releases_heading(c), "bold")
         for release in releases:
             yield fill(
                 f"{release.name}: {release.changed}",
@@ -133,11 +134,31 @@ def _resident_lines(c: Comparison, a: str, b: str, top: int, unicode: bool) -> I
 # --- a compute buffer -------------------------------------------------------------------------------------------------
 
 
-def buffer_lines(buffer: BufferChange, a: str, b: str, top: int, unicode: bool) -> Iterator[Text | str]:
-    """Why a compute buffer is larger or smaller: in a few sentences, then tensor by tensor."""
+def alike_buffers(buffers: Sequence[BufferChange]) -> list[list[BufferChange]]:
+    """The buffers of devices on which the same moves, to the digit that is shown, together."""
+    found: dict[object, list[BufferChange]] = {}
+    for b in buffers:
+        moved = {(g.base, g.fate, _size(g.before), _size(g.after)) for g in b.groups if abs(g.change) >= SMALL}
+        sizes = tuple(map(tenths, (b.before, b.after, b.alive, b.lost)))
+        found.setdefault((sizes, frozenset(moved)), []).append(b)
+    return list(found.values())
+
+
+def _device(name: str) -> str:
+    """What a device is called in all of a comparison."""
+    return "host" if name == "CPU" else name
+
+
+def buffer_lines(alike: Sequence[BufferChange], a: str, b: str, top: int, unicode: bool) -> Iterator[Text | str]:
+    """Why a compute buffer is larger or smaller: in a few sentences, then tensor by tensor.
+
+    ``alike``: buffers of one change; the first is described.
+    """
+    buffer = alike[0]
+    names = [_device(other.device) for other in alike]
+    which = names[0] if len(names) == 1 else f"{', '.join(names)} (alike; layers are {names[0]}'s)"
     yield Text(
-        f"{buffer.device}: compute buffer {tenths(buffer.before)} to {tenths(buffer.after)} MiB,"
-        f" {signed(buffer.change)}",
+        f"{which}: compute buffer {tenths(buffer.before)} to {tenths(buffer.after)} MiB, {signed(buffer.change)}",
         "bold",
     )
     for sentence in sentences(buffer, a, b):
@@ -145,7 +166,10 @@ def buffer_lines(buffer: BufferChange, a: str, b: str, top: int, unicode: bool) 
     groups = [group for group in buffer.groups if abs(group.change) >= SMALL]
     if groups:
         yield from _group_lines(buffer, groups, a, b, top, unicode)
-    yield from (printable(f"- {life_sentence(life, a, b)}") for life in _large(buffer.lives)[:top])
+    lives, most = _large(buffer.lives), (top + 2) // 3
+    yield from (printable(f"- {life_sentence(life, a, b)}") for life in lives[:most])
+    if len(lives) > most:
+        yield f"- {len(lives) - most} more hold their place longer, shorter or elsewhere (--top {3 * len(lives)}: all)"
 
 
 def _large(lives: Sequence[LifeChange]) -> list[LifeChange]:
@@ -154,17 +178,15 @@ def _large(lives: Sequence[LifeChange]) -> list[LifeChange]:
 
 def sentences(buffer: BufferChange, a: str, b: str) -> Iterator[str]:
     """What moved a buffer, most important first."""
-    before, after = buffer.before_peak, buffer.after_peak
-    if before is None or after is None:
-        yield f"only {a if after is None else b} computes anything here"
+    before, after = buffer.before_peaks, buffer.after_peaks
+    if not before or not after:
+        yield f"only {b if after else a} computes anything here"
         return
-    if buffer.same_moment:
-        yield f"both are fullest at the same moment, when {_called(after.tensor)} gets its place"
+    if buffer.same_moment and len(before) == 1:
+        yield f"both are fullest at the same moment, when {_called(after[0].tensor)} gets its place"
     else:
-        yield (
-            f"{a} is fullest when {_called(before.tensor)} gets its place, {b} when {_called(after.tensor)} does"
-            f"{_then(buffer, a, b)}"
-        )
+        yield _fullest(a, before, b, buffer.after_then)
+        yield _fullest(b, after, a, buffer.before_then)
     if not buffer.alive and not buffer.groups:
         yield (
             f"the same tensors are alive, to the byte; {tenths(abs(buffer.lost))} MiB"
@@ -178,13 +200,15 @@ def sentences(buffer: BufferChange, a: str, b: str) -> Iterator[str]:
             yield gap_sentence(gap, a, b)
 
 
-def _then(buffer: BufferChange, a: str, b: str) -> str:
-    said = []
-    if buffer.after_then is not None:
-        said.append(f"at {a}'s moment {b} takes {tenths(buffer.after_then)} MiB")
-    if buffer.before_then is not None:
-        said.append(f"at {b}'s moment {a} takes {tenths(buffer.before_then)} MiB")
-    return f" ({'; '.join(said)})" if said else ""
+def _fullest(name: str, peaks: Sequence[Peak], other: str, then: int | None) -> str:
+    """When one side is fullest, chunk by chunk, and how full the other is at the same step."""
+    if len(peaks) > 1:
+        chunks = [
+            f"{tenths(p.bytes)} MiB, fullest when {_called(p.tensor)} [{p.tensor.does}] gets its place" for p in peaks
+        ]
+        return f"in {name} it has {len(peaks)} chunks: {'; '.join(chunks)}"
+    said = f"{name} is fullest when {_called(peaks[0].tensor)} gets its place"
+    return said if then is None else f"{said}; at that step {other}'s buffer is filled to {tenths(then)} MiB"
 
 
 def gap_sentence(gap: GapChange, a: str, b: str) -> str:
@@ -242,9 +266,11 @@ def _group_lines(
     if rest:
         rows.append([signed(sum(group.change for group in rest)), "", "", f"{len(rest)} more", "", ""])
     if buffer.lost:
-        lost = [peak.lost if peak is not None else 0 for peak in (buffer.before_peak, buffer.after_peak)]
+        lost = [sum(peak.lost for peak in peaks) for peaks in (buffer.before_peaks, buffer.after_peaks)]
         rows.append([signed(buffer.lost), tenths(lost[0]), tenths(lost[1]), "lost in gaps", "", ""])
-    heads = ["change", a, b, f"alive when {buffer.device} is fullest", "op", ""]
+    chunked = max(len(buffer.before_peaks), len(buffer.after_peaks)) > 1
+    which = "its chunk" if chunked else "the host" if buffer.device == "CPU" else buffer.device
+    heads = ["change", a, b, f"alive when {which} is fullest", "op", ""]
     yield from column_lines(heads, rows, [True, True, True, False, False, False], unicode)
 
 

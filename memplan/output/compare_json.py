@@ -8,7 +8,7 @@ from typing import Any
 from memplan.comparing.result import BufferChange, Comparison
 from memplan.explaining.result import Peak, Placed
 from memplan.output.compare import sentences
-from memplan.output.compare_verdict import changed, verdict
+from memplan.output.compare_verdict import changed, undone, verdict
 from memplan.output.explain import placed_object
 from memplan.output.json import estimate_object
 
@@ -41,7 +41,9 @@ def comparison_object(c: Comparison, names: tuple[str, str]) -> dict[str, Any]:
             for r in c.residents
         ],
         "compute": [_buffer(buffer, names) for buffer in c.buffers],
+        "renamed": [{"before": old, "after": new} for old, new in c.renamed],
         "releases": [{"name": r.name, "build": r.build, "changed": r.changed} for r in changed(c)],
+        "undone": undone(c),
         "verdict": verdict(c, names[1]),
     }
 
@@ -54,8 +56,8 @@ def _buffer(buffer: BufferChange, names: tuple[str, str]) -> dict[str, Any]:
         "change": buffer.change,
         "said": list(sentences(buffer, *names)),
         "same_moment": buffer.same_moment,
-        "before_peak": _peak(buffer.before_peak),
-        "after_peak": _peak(buffer.after_peak),
+        "before_chunks": [_peak(peak) for peak in buffer.before_peaks],
+        "after_chunks": [_peak(peak) for peak in buffer.after_peaks],
         "before_then": buffer.before_then,
         "after_then": buffer.after_then,
         "alive": buffer.alive,
@@ -101,7 +103,5 @@ def _title(p: Placed | None) -> str | None:
     return None if p is None else p.title
 
 
-def _peak(peak: Peak | None) -> dict[str, Any] | None:
-    if peak is None:
-        return None
-    return {"node": peak.node, "tensor": peak.tensor.title, "bytes": peak.bytes, "lost": peak.lost}
+def _peak(peak: Peak) -> dict[str, Any]:
+    return {"chunk": peak.chunk, "node": peak.node, "tensor": peak.tensor.title, "bytes": peak.bytes, "lost": peak.lost}

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from memplan.backends.devices import CUDA
 from memplan.comparing.result import Comparison
 from memplan.output.words import MIB, host_unchecked, mib, printable
-from memplan.releases import Release, changed_between, find_release
+from memplan.releases import FORKS, Release, changed_between, find_release
 from memplan.result import Estimate
 
 SMALL = MIB // 10
 """Changes of fewer bytes are not counted device by device."""
+
+BACKENDS = {"metal": "MTL", "vulkan": "Vulkan", "rpc": "RPC"}
+"""Backends whose switches are apart, and how their devices' names begin."""
 
 MOST = 4
 """Devices that are named; of the others their number is said."""
 
 
 def changed(c: Comparison) -> tuple[Release, ...]:
-    """The releases that changed something for memory between the two sides, oldest first; none if it is one."""
+    """The releases that changed something for memory between the two sides; none if it is one release.
+
+    In the order in which one comes by them from the first side: newest first where the second is older.
+    """
     estimates = (c.before.estimate, c.after.estimate)
-    others = any(not device.name.startswith(CUDA) for e in estimates for device in e.devices)
+    devices = {device.name for e in estimates for device in e.devices}
+    backends = frozenset(name for name, prefix in BACKENDS.items() if any(d.startswith(prefix) for d in devices))
     before, after = (find_release(e.llama)[0] for e in estimates)
-    return changed_between(before, after, others)
+    between = changed_between(before, after, backends)
+    return between[::-1] if undone(c) else between
+
+
+def undone(c: Comparison) -> bool:
+    """Whether the second side is the older release, so that what releases changed is taken back."""
+    before, after = (find_release(x.estimate.llama)[0] for x in (c.before, c.after))
+    if before.build == after.build:  # a fork and what it was made from
+        return before in FORKS and after not in FORKS
+    return after.build < before.build
+
+
+def releases_heading(c: Comparison) -> str:
+    """What the words of releases are headed with."""
+    if undone(c):
+        older, newer = c.after.estimate.llama, c.before.estimate.llama
+        return f"What releases changed for memory, newest first: {older} is older than {newer}, so this is undone"
+    return "What releases changed for memory (memplan releases)"
 
 
 def verdict(c: Comparison, name: str) -> str:

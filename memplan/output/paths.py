@@ -10,7 +10,7 @@ from rich.text import Text
 
 from memplan.comparing.paths import IndexerPaths, PathSide
 from memplan.output.columns import Cell, column_lines
-from memplan.output.compare import buffer_lines, signed
+from memplan.output.compare import alike_buffers, buffer_lines, signed
 from memplan.output.compare_json import comparison_object
 from memplan.output.compare_verdict import where_short
 from memplan.output.explain import placed_object, ranges, shape_text, tenths
@@ -31,9 +31,9 @@ def render_paths(p: IndexerPaths, *, top: int = 12, colour: bool = False, unicod
         lines += ["", *_devices(p, unicode)]
     if p.tensors:
         lines += ["", Text("Tensors that only one path has", "bold"), *_tensors(p, top, unicode)]
-    for buffer in p.comparison.buffers if p.comparison is not None else ():
-        if buffer.change:
-            lines += ["", *buffer_lines(buffer, "fused", "unfused", top // 2, unicode)]
+    for alike in alike_buffers(p.comparison.buffers) if p.comparison is not None else ():
+        if alike[0].change:
+            lines += ["", *buffer_lines(alike, "fused", "unfused", max(1, top // 2), unicode)]
     lines += ["", *(Text(context_line(side), "bold") for side in p.sides)]
     return to_text([*lines, *closing_notes(side.explanation.estimate for side in p.sides)], colour)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
 
 from memplan.errors import UnknownRelease, shown
 from memplan.releases.known import FORKS, LATEST, RELEASES, TAGGED
-from memplan.releases.other_backends import other_backends
+from memplan.releases.other_backends import BACKENDS, switches_of
 from memplan.releases.switches import Release
 
 
@@ -29,18 +30,18 @@ def find_release(text: str) -> tuple[Release, str | None]:
             return fork, None
     if m := re.fullmatch(r"b?([0-9]{1,9})", wanted):
         return _by_build(int(m[1]), f"build {int(m[1])}")
-    if m := re.fullmatch(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?", wanted):
+    if m := re.fullmatch(r"v?([0-9]{1,2})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?", wanted):
         version = (int(m[1]), int(m[2]), int(m[3] or 0))
         return _by_version(version, "v{}.{}.{}".format(*version))
     hint = f"write a tag (v0.5.0), a build (b11200) or latest; {_known()}"
     raise UnknownRelease(f"llama.cpp release {shown(text)}: {hint}")
 
 
-def changed_between(a: Release, b: Release, others: bool = True) -> tuple[Release, ...]:
+def changed_between(a: Release, b: Release, others: Collection[str] = BACKENDS) -> tuple[Release, ...]:
     """The modelled releases that turn a switch, after the older of the two up to the newer, oldest first.
 
-    ``others``: whether switches of backends other than CUDA and the CPU count. A fork among the two comes first. Empty
-    for one and the same release.
+    ``others``: the backends other than CUDA and the CPU whose switches count, ``metal``, ``vulkan`` or ``rpc``. A fork
+    among the two comes first. Empty for one and the same release.
     """
     if a.name == b.name:
         return ()
@@ -49,7 +50,8 @@ def changed_between(a: Release, b: Release, others: bool = True) -> tuple[Releas
     turned = [
         r
         for before, r in pairwise(RELEASES)
-        if _switches(r) != _switches(before) or (others and other_backends(r) != other_backends(before))
+        if _switches(r) != _switches(before)
+        or any(switches_of(r, name) != switches_of(before, name) for name in others)
     ]
     return (*forks, *(r for r in turned if low < r.build <= high))
 

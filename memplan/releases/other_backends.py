@@ -5,7 +5,7 @@ Kept apart from ``Release`` because none of it touches an exact answer: these ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -94,6 +94,16 @@ SINCE: tuple[tuple[int, OtherBackends], ...] = (
     (11200, _V0_5_0),
 )
 """Each with the first modelled build that has it."""
+
+
+BACKENDS = ("metal", "vulkan", "rpc")
+"""Backends of which there are switches, as the names of those begin."""
+
+
+def switches_of(release: Release, backend: str) -> tuple[object, ...]:
+    """The switches of one backend: what ``other_backends`` says of it."""
+    switches = other_backends(release)
+    return tuple(getattr(switches, f.name) for f in fields(switches) if f.name.startswith(f"{backend}_"))
 
 
 @lru_cache(maxsize=32)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from memplan.comparing.compare import compare
 from memplan.comparing.result import BufferChange, Comparison
@@ -15,6 +18,7 @@ from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
 
 MIB = 1 << 20
+EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "5"))
 GROWTH = "-c 64000 -b 4096 -ub 4096 -np 1 -fa on -cmoe --no-op-offload"
 
 
@@ -130,9 +134,49 @@ def test_another_model_and_another_rig() -> None:
     adds_up(c)
     assert [p.device for p in c.parts[::3]] == ["CUDA0", "CUDA1", "host"]
     second = buffer(c, "CUDA1")
-    assert (second.before, second.before_peak, second.gaps) == (0, None, ())
+    assert (second.before, second.before_peaks, second.gaps) == (0, (), ())
     weights = [r for r in c.residents if r.kind == "weight"]
     assert {(r.source, r.target) for r in weights} == {("CUDA0", "CUDA1")}
+
+
+SIDE = st.tuples(
+    st.sampled_from(["4*RX 7900 XTX", "2*RTX 3090", "M2 Ultra", "Strix Halo"]),
+    st.sampled_from(["b10068", "b10361", "b10568", "v0.4.0", "v0.5.0"]),
+    st.sampled_from(["-c 4096", "-c 65536"]),
+    st.sampled_from(["-np 1", "-np 2", "-np 2 -kvu"]),
+    st.sampled_from(["", "-ub 128", "-ctk q8_0 -ctv q8_0"]),
+    st.sampled_from(["-cmoe", "-ncmoe 10"]),
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(SIDE, SIDE)
+def test_what_moved_is_all_there_is(first: tuple[str, ...], second: tuple[str, ...]) -> None:
+    """Also where a buffer has several chunks, as Vulkan's have."""
+    c = compare(*(explained(" ".join(flags), gpu, release) for gpu, release, *flags in (first, second)))
+    adds_up(c)
+
+
+def test_chunks_are_compared_all() -> None:
+    """lid_kq and its permuted copy lie in chunks of their own, of 2 GiB each."""
+    flags = "-c 65536 -np 1 -ncmoe 10"
+    c = compare(*(explained(flags, "4*RX 7900 XTX", release) for release in ("b10568", "v0.5.0")))
+    adds_up(c)
+    first = buffer(c, "Vulkan0")
+    assert [len(first.before_peaks), len(first.after_peaks), first.same_moment] == [3, 2, False]
+    kq = first.groups[0]
+    assert (kq.base, kq.fate, kq.change) == ("lid_kq", "only after" if kq.change > 0 else "only before", -4096 * MIB)
+    assert {p.op for p in kq.before} == {"MUL_MAT", "CONT"}
+
+
+def test_a_tensor_by_another_name_is_no_other_tensor() -> None:
+    """What a layer ends with is ``l_out`` in b10068 and ``l_last`` in b10361."""
+    c = compare(*(explained("-c 4096 -np 1 -cmoe", "2*RTX 3090", release) for release in ("b10068", "b10361")))
+    adds_up(c)
+    assert c.renamed == (("l_out", "l_last"),)
+    moved = {group.base for b in c.buffers for group in b.groups}
+    assert not any("l_out" in base for base in moved)
+    assert not any(g.fate in ("only before", "only after") and "l_last" in g.base for b in c.buffers for g in b.groups)
 
 
 @pytest.mark.parametrize("refused_first", [True, False])

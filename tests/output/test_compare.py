@@ -26,5 +26,5 @@ def test_small_changes_are_told_in_bytes(size: int, text: str) -> None:
 def test_a_figure_in_a_sentence_has_one_unit(alive: int, lost: int, said: str) -> None:
     tensor = Placed("q-2", "q", "MUL_MAT", "f32", (1, 1, 1, 1), 2, 4, 0, 0, 0, 1, "")
     peak = Peak(0, 4, 0, tensor, (tensor,), (), ())
-    buffer = BufferChange("CUDA0", 0, 0, peak, peak, True, None, None, alive, lost, (), (), ())
+    buffer = BufferChange("CUDA0", 0, 0, (peak,), (peak,), True, None, None, alive, lost, (), (), ())
     assert said in list(sentences(buffer, "a", "b"))
