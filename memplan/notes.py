@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memplan.llama.context import Paths
 from memplan.llama.override_use import WeightUse
-from memplan.releases import Indexer, Release
+from memplan.releases import Indexer, Release, find_release
 from memplan.result import DeviceUse, Estimate
 
 _LAYERS = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split"})
@@ -26,7 +26,7 @@ def settings_notes(estimate: Estimate, use: WeightUse = AS_PLACED) -> tuple[str,
     if estimate.refused:
         return ()
     notes = [*use.idle, context_note(estimate), _slots(estimate), _pipeline(estimate)]
-    notes += [_offload(estimate) if use.copied else "", _disabled(estimate), _without(estimate), _main_gpu(estimate)]
+    notes += [_offload(estimate) if use.copied else "", _disabled(estimate), _main_gpu(estimate)]
     notes += [_split(estimate), _fit(estimate), _mapped(estimate), _host(estimate), _unified(estimate)]
     return tuple(note for note in notes if note)
 
@@ -72,10 +72,16 @@ def _slots(estimate: Estimate) -> str:
         return ""
     unasked = "" if _SLOTS & flags.given or flags.app == "cli" else " (llama-server's choice without -np)"
     if flags.kv_unified:
-        return (
+        said = (
             f"{slots} slots{unasked}, unified: each keeps caches of the whole context, {_mib(context)} in all;"
-            f" -np 1 takes about {_mib(context // slots)}"
+            f" with -np 1 caches take about {_mib(context // slots)}"
         )
+        if flags.flash_attn != "off" and not find_release(estimate.llama)[0].masks_follow_attention:
+            said += (
+                f"; and in {estimate.llama} unified slots run without flash attention, over the keys of all slots, so"
+                " compute buffers take many times what they take with -np 1"
+            )
+        return said
     return f"{slots} slots{unasked} share the context: {estimate.n_ctx_seq} tokens each"
 
 
@@ -110,14 +116,27 @@ def _disabled(estimate: Estimate) -> str:
     return f"llama.cpp turns off what a GPU lacks: {', '.join(estimate.disabled)}"
 
 
-def _without(estimate: Estimate) -> str:
-    """What a GPU lacks and llama.cpp does not turn off runs on the host, in a split of its own."""
-    if not estimate.without_ops or not estimate.devices:
+def ops_note(estimate: Estimate, usual: Estimate) -> str:
+    """What changes because GPUs lack ``estimate.without_ops``; ``usual``: the same settings with them.
+
+    What a GPU lacks and llama.cpp does not turn off runs on the host, in splits of its own.
+    """
+    if not estimate.without_ops or not estimate.devices or estimate.refused or usual.refused:
         return ""
-    return (
-        f"without {', '.join(estimate.without_ops)} on the GPUs a prompt's graph has {estimate.splits[0]} splits;"
-        " at each, data is copied from one device to another"
-    )
+    said = []
+    splits = estimate.splits[0], usual.splits[0]
+    if splits[0] != splits[1]:
+        said.append(
+            f"a prompt's graph has {splits[0]} splits in place of {splits[1]}, and data is copied from one device to"
+            " another at each"
+        )
+    pairs = zip(estimate.devices, usual.devices, strict=True)
+    device, before = max(pairs, key=lambda pair: abs(pair[0].compute - pair[1].compute))
+    if device.compute != before.compute:
+        said.append(f"{device.name}'s compute buffer takes {_mib(device.compute)} in place of {_mib(before.compute)}")
+    if not said and estimate.buffers == usual.buffers:
+        said.append("nothing is allocated otherwise")
+    return f"without {', '.join(estimate.without_ops)} on the GPUs {'; '.join(said)}" if said else ""
 
 
 def _main_gpu(estimate: Estimate) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from memplan.backends.devices import Rig
 from memplan.llama.override_use import WeightUse
-from memplan.notes import AS_PLACED, settings_notes
+from memplan.notes import AS_PLACED, ops_note, settings_notes
 from memplan.output.sweep import closing_notes
 from memplan.result import Estimate
 from tests.estimates import MODEL, REFUSAL, RIG, TOO_MUCH, made_up
@@ -22,7 +22,11 @@ def test_one_slot_that_fits_needs_no_note() -> None:
 
 def test_slots() -> None:
     assert "4 slots (llama-server's choice without -np), unified" in noted(made_up("-c 4096"))
-    assert "1,503 MiB in all; -np 1 takes about 376 MiB" in noted(made_up("-c 4096"))
+    assert "1,503 MiB in all; with -np 1 caches take about 376 MiB" in noted(made_up("-c 4096"))
+    # compute buffers grow with the slots as well where those have no flash attention
+    assert "compute" not in noted(made_up("-c 4096"))
+    assert "compute buffers take many times" in noted(replace(made_up("-c 4096"), llama="lid-cuda"))
+    assert "compute" not in noted(replace(made_up("-c 4096 -np 2"), llama="lid-cuda"))
     assert noted(made_up("-c 4096 -np 2")) == "2 slots share the context: 2048 tokens each"
     assert "without -np" not in noted(made_up("-c 4096 -np 2 -kvu"))
 
@@ -47,8 +51,17 @@ def test_overrides_that_move_nothing() -> None:
 
 
 def test_ops_that_gpus_lack() -> None:
-    assert "without A, B on the GPUs a prompt's graph has 3 splits" in noted(replace(made_up(), without_ops=("A", "B")))
-    assert noted(replace(made_up(rig=Rig(())), without_ops=("A",))) == ""
+    usual = made_up()
+    without = replace(usual, without_ops=("A", "B"))
+    assert ops_note(without, usual) == "without A, B on the GPUs nothing is allocated otherwise"
+    assert ops_note(replace(without, splits=(45, 9)), usual) == (
+        "without A, B on the GPUs a prompt's graph has 45 splits in place of 3, and data is copied from one device to"
+        " another at each"
+    )
+    first = replace(usual.devices[0], compute=usual.devices[0].compute + (512 << 20))
+    said = ops_note(replace(without, devices=(first, *usual.devices[1:])), usual)
+    assert said == "without A, B on the GPUs CUDA0's compute buffer takes 2,696 MiB in place of 2,184 MiB"
+    assert ops_note(replace(made_up(rig=Rig(())), without_ops=("A",)), made_up(rig=Rig(()))) == ""
 
 
 def test_more_proportions_than_gpus() -> None:

@@ -51,7 +51,9 @@ def test_tags_of_builds_unknown(text: str) -> None:
         find_release(text)
 
 
-@pytest.mark.parametrize("text", ["", "newest", "v", "b", "0.5.0-rc1", "b11200x", "1.2.3.4", "-1", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "newest", "v", "b", "0.5.0-rc1", "b11200x", "1.2.3.4", "-1", "٣", "10068.5", "v100.0"]
+)
 def test_not_a_release(text: str) -> None:
     with pytest.raises(UnknownRelease, match="write a tag"):
         find_release(text)

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.cli.arguments import Arguments, parse_arguments
@@ -72,6 +72,12 @@ def _answer(asked: Asked) -> Estimate:
     from memplan.estimator import estimate
 
     result = estimate(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops, asked.paths)
+    if asked.without_ops and asked.rig.gpus and result.refused is None:
+        from memplan.notes import ops_note
+
+        usual = estimate(asked.header, asked.flags, asked.rig, asked.llama, (), asked.paths)
+        note = ops_note(result, usual)
+        result = replace(result, notes=(*result.notes, note)) if note else result
     return result if asked.machine is None else for_machine(result, asked.machine)
 
 
@@ -129,13 +135,16 @@ def _model(arguments: Arguments, flags: Flags) -> str:
 
 def _op(name: str) -> str:
     from memplan.backends.cuda import KNOWN_OPS
+    from memplan.ggml.tensor import VIEW_OPS
 
     op = name.strip().upper()
+    if op in VIEW_OPS:
+        raise FlagError(f"--without-op {shown(name)}: {op} computes nothing, so no backend lacks it")
     if op in KNOWN_OPS:
         return op
     import difflib
 
-    near = difflib.get_close_matches(op, sorted(KNOWN_OPS), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(op, sorted(KNOWN_OPS - VIEW_OPS), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "name one as ggml does, such as LIGHTNING_INDEXER"
     raise FlagError(f"--without-op {shown(name)}: there is no such GPU op; {hint}")
 

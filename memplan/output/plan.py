@@ -275,7 +275,11 @@ def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int 
     lines = []
     if advice is not None:
         freed = f"frees {_gib(advice.freed)} on {advice.device} and fits" if advice.freed > 0 else "fits"
-        lines.append(f"- {_shell(advice.args)} {freed}")
+        also = ""
+        if advice.also is not None:
+            words, estimate = advice.also
+            also = f"; so does {_shell(words)}, with {estimate.n_ctx_seq:,} tokens for each slot"
+        lines.append(f"- {_shell(advice.args)} {freed}{also}")
     if placed is not None:
         lines.append(f"- with all of it kept, another placement: {_shell(placed)} (see memplan plan)")
     if not lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from memplan.llama.flags import Flags, same_setting
 from memplan.planning.nearest import CONTEXT_STEP, LEAST_CONTEXT, Words, cache_types, largest_number, slots, ubatches
 from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting
@@ -13,24 +14,34 @@ from memplan.result import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One change: the flags to add, their estimate, and what it frees where the shortage was; bytes."""
+    """One change: the flags to add, their estimate, and what it frees where the shortage was; bytes.
+
+    ``also``: another change that does as well, with its estimate: as many slots, each with a context of its own.
+    """
 
     args: Words
     estimate: Estimate
     device: str
     freed: int
+    also: tuple[Words, Estimate] | None = None
 
 
 def advise(setting: Setting, found: Estimate) -> tuple[Advice | None, Candidate | None]:
     """The best single flag that makes ``found``, an estimate that does not fit, fit; and the best placement that does.
 
-    The flags are tried in the order of what they cost: copies of inputs first, then copies of experts, a smaller
-    ubatch, fewer slots, a quantised cache, a smaller context. No margin is asked for: ``fits`` knows none.
+    The flags are tried in the order of what they cost: slots that nobody asked for, copies of inputs, copies of
+    experts, a smaller ubatch, fewer slots, a quantised cache, a smaller context. No margin is asked for: ``fits`` knows
+    none.
     """
     search = Search(replace(setting, margins=(0,) * len(setting.rig.gpus)))
     search.remember((), found)
     advice = next(_changes(search, found), None)
     return advice, search.find(effort="good")
+
+
+def given(flags: Flags, flag: str) -> bool:
+    """Whether a flag was given, by any of its names."""
+    return bool(same_setting(flag) & flags.given)
 
 
 def _changes(search: Search, found: Estimate) -> Iterator[Advice]:
@@ -47,14 +58,26 @@ def _changes(search: Search, found: Estimate) -> Iterator[Advice]:
             return Advice(words, changed, worst.name, worst.used - after.used)
         return Advice(words, changed, "the host", found.host.used - changed.host.used)
 
+    count = str(flags.n_parallel)
+    shared = flags.kv_unified and flags.n_parallel > 1
+    unasked = shared and not given(flags, "-np") and not given(flags, "-kvu")
+    own = (("-np", count) if unasked else ("-no-kvu",)) if shared else ()
+    if unasked:
+        one = ("-np", "1")
+        first = next((words for words in (one, own) if fits(words)), None)
+        if first is not None:
+            also = (own, search.estimate(own)) if first == one and fits(own) else None
+            yield replace(advice(first), also=also)
     single: list[Words] = []
     ledger = search.ledger()
     if found.pipeline_parallel and ledger is not None:
         single.append(("-ot", f"output_norm={ledger.names[search.default_layout(ledger).homes()[-1]]}"))
     if flags.op_offload and any(buffer == "CPU" for _, buffer in flags.overrides):
         single.append(("--no-op-offload",))
-    for options in (ubatches(flags), slots(flags), cache_types(flags)):
+    for options in (ubatches(flags), slots(flags)):
         single += [words for words, _ in options]
+    single += [own] if own and not unasked else []
+    single += [words for words, _ in cache_types(flags)]
     yield from (advice(words) for words in single if fits(words))
     least = max(LEAST_CONTEXT, CONTEXT_STEP * flags.n_parallel) // CONTEXT_STEP
     steps = largest_number((found.n_ctx - 1) // CONTEXT_STEP, lambda n: fits(("-c", str(n * CONTEXT_STEP))), least)

@@ -7,7 +7,7 @@ import pytest
 from memplan.comparing.result import Comparison, PartChange
 from memplan.explaining.result import Explanation
 from memplan.llama.refusals import REFUSED, Refusal
-from memplan.output.compare_verdict import changed, verdict
+from memplan.output.compare_verdict import changed, releases_heading, undone, verdict
 from memplan.result import DeviceUse, Estimate, HostUse
 from tests.estimates import MIB, made_up
 
@@ -73,6 +73,18 @@ def test_releases_between_the_sides_are_those_that_turned_something_for_these_de
 
     assert names("b10361", "b10568") == ["b10568"] == names("b10568", "b10361")
     assert names("b10361", "b10568", "MTL0") == ["b10549", "b10568"]
+    assert names("b10361", "b10568", "RPC0") == ["b10568"] == names("b10361", "b10568", "Vulkan0")
     assert names("b10568", "v0.5.0") == ["v0.4.0", "v0.5.0"]
     assert names("lid-cuda", "b9924") == ["lid-cuda", "b9924"]
     assert names("v0.5.0", "v0.5.0") == []
+    # backwards, the newest comes first
+    assert names("v0.5.0", "b10361") == ["v0.5.0", "v0.4.0", "b10568"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "back"), [("b10361", "v0.5.0", False), ("v0.5.0", "b9924", True), ("lid-cuda", "b9842", True)]
+)
+def test_what_an_older_release_undoes_is_said_to_be_undone(before: str, after: str, back: bool) -> None:
+    c = between(*(replace(side((1,)), llama=name) for name in (before, after)))
+    assert undone(c) is back
+    assert (f"{after} is older than {before}, so this is undone" in releases_heading(c)) is back

@@ -6,6 +6,7 @@ import pytest
 
 from memplan.estimator import ask
 from memplan.llama.flags import parse_flags
+from memplan.output.plan import advice_text
 from memplan.planning.advice import advise
 from memplan.planning.fit import LAZY_MIB, Extra, fit_preset
 from memplan.planning.plan import NoPlan
@@ -38,6 +39,22 @@ def test_the_best_single_flag_makes_it_fit(flags: str, gpus: list[str], best: st
     assert changed.fits
     assert changed.buffers == advice.estimate.buffers
     assert advice.freed > 0
+
+
+def test_slots_that_nobody_asked_for_are_the_first_to_go() -> None:
+    """R31: unified slots multiply the compute buffers of lid-cuda, so a small ubatch is no cure."""
+    of = setting("-c 262144 -ub 2048", ["2*RTX PRO 6000"])
+    of = replace(of, llama="lid-cuda")
+    advice, _ = advise(of, estimate(of))
+    assert advice is not None and advice.also is not None
+    assert (advice.args, advice.also[0]) == (("-np", "1"), ("-np", "4"))
+    for words, found in ((advice.args, advice.estimate), advice.also):
+        changed = estimate(replace(of, argv=(*of.argv, *words)))
+        assert changed.fits and changed.buffers == found.buffers
+    assert advice.also[1].n_ctx_seq == 65536
+    assert advice.freed > 400 << 30
+    text = advice_text(advice, None)
+    assert "-np 1 frees 420.7 GiB on CUDA1 and fits; so does -np 4, with 65,536 tokens for" in text
 
 
 def test_where_no_flag_helps_another_placement_does() -> None:
