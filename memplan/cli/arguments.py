@@ -164,6 +164,8 @@ def _unknown(word: str, known: Sequence[str]) -> FlagError:
 
     name = word.partition("=")[0].replace("_", "-")
     others = [command for command, options in words().items() if name in options]
+    if name == "--indexer" and "--over" in known:
+        return FlagError("--indexer is varied here: --over indexer=unfused, or --over indexer=fused,unfused for both")
     if name.startswith("--") and arity(name) is None and others:
         return FlagError(f"{name} is an option of memplan {', '.join(others)}, not of this command")
     return unknown_flag(word, known)

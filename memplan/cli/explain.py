@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import for_machine
-from memplan.cli.estimate import Asked, read_question
+from memplan.cli.estimate import PATHS, Asked, read_question
 from memplan.cli.sweep import subject_of
 from memplan.errors import FlagError, shown
+from memplan.llama.flags import parse_flags
 from memplan.sweeping.axes import Axis
 from memplan.sweeping.sweep import Subject
 
@@ -40,8 +41,8 @@ Options:
   --json               print one JSON object, sizes in bytes
   -h, --help           print this
 
-  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op and
-  llama-server's flags are those of memplan estimate.
+  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op, --indexer,
+  --hyper-connections and llama-server's flags are those of memplan estimate.
 
 Examples:
   memplan explain deepseek-v4-flash --gpu "RTX PRO 6000" -c 8192 -np 1
@@ -50,7 +51,7 @@ Examples:
 Exit status: 0 answered, 2 bad input (one line says what).
 """
 
-VALUES = ("--device", "--top", "--timeline")
+VALUES = ("--device", "--top", "--timeline", *PATHS)
 SWITCHES = ("--dark", "--force")
 
 
@@ -78,7 +79,7 @@ def run(argv: Sequence[str]) -> int:
     from memplan.explaining.explain import explain
     from memplan.output.explain import explanation_json, render_explanation
 
-    x = explain(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops)
+    x = explain(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops, asked.paths)
     if asked.machine is not None:
         x = replace(x, estimate=for_machine(x.estimate, asked.machine))
     if timeline:
@@ -105,13 +106,17 @@ def _smaller(x: Explanation, asked: Asked, arguments: Arguments) -> list[tuple[s
     """The same question with half the ubatch, and with half the context."""
     if x.estimate.refused is not None:
         return []
+    from memplan.estimator import estimate
+
     subject = Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, asked.flags.app)
     halves = {"-ub": min(asked.flags.n_ubatch, asked.flags.n_batch) // 2, "-c": x.estimate.n_ctx // 2}
     found = []
     for flag, value in halves.items():
         axis = Axis(flag, (flag,), (value,))
         if value > 0:
-            found.append((f"{flag} {value}", subject.without(axis).at(axis, value).ask()))
+            flags = parse_flags(subject.without(axis).at(axis, value).flags, subject.app)
+            half = estimate(asked.header, flags, asked.rig, asked.llama, asked.without_ops, asked.paths)
+            found.append((f"{flag} {value}", half))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from memplan.comparing.paths import IndexerPaths, PathSide
+from memplan.explaining.result import Explanation
 from memplan.output.columns import Cell, column_lines
 from memplan.output.compare import alike_buffers, buffer_lines, signed
 from memplan.output.compare_json import comparison_object
@@ -16,7 +17,7 @@ from memplan.output.compare_verdict import where_short
 from memplan.output.explain import placed_object, ranges, shape_text, tenths
 from memplan.output.json import estimate_object
 from memplan.output.sweep import closing_notes
-from memplan.output.words import model_line, printable, settings_line, to_text
+from memplan.output.words import mib, model_line, printable, settings_line, to_text, unchecked
 
 
 def render_paths(p: IndexerPaths, *, top: int = 12, colour: bool = False, unicode: bool = True) -> str:
@@ -44,13 +45,29 @@ def usual_line(p: IndexerPaths) -> str:
     if len(p.sides) == 1:
         return f"{name} has no fused indexer: only the unfused path is there"
     if p.usual == "fused":
-        return f"{name} takes the fused path here"
+        return f"{name} takes the fused path here{_where_fused(p.sides[0].explanation)}"
     return f"{name} takes the unfused path here: it turns the fused indexer off where a device lacks it"
+
+
+def _where_fused(x: Explanation) -> str:
+    """That the fused op runs on the host, or some of them do, where there are GPUs."""
+    homes = [b.device for b in x.buffers for p in b.tensors if p.op == "LIGHTNING_INDEXER"]
+    host = homes.count("CPU")
+    if not host or not x.estimate.devices:
+        return ""
+    which = "the op" if host == len(homes) else f"the op of {host} in {len(homes)} layers"
+    return (
+        f"; the host computes {which}: each layer's inputs are copied there and its scores back, so a prompt's graph"
+        f" has {x.estimate.splits[0]} splits"
+    )
 
 
 def context_line(side: PathSide) -> str:
     """From which context on a path no longer fits."""
     found = side.largest
+    if found.value is not None and unchecked(found.estimate):
+        takes = f"{found.value:,} tokens of context take {mib(found.estimate.host.used, up=True)} MiB"
+        return f"{side.path}: {takes} of the host's memory, which is not checked: --host-mib says what it has"
     if found.value is None:
         return f"{side.path}: no context fits; with {found.estimate.n_ctx:,} tokens {_said(side)}"
     if found.beyond is None:

@@ -41,7 +41,7 @@ def render_slots(table: SlotTable, given: Sequence[str] = (), *, colour: bool = 
 
 def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool) -> Iterator[Text]:
     wide = len(names) <= MOST_COLUMNS
-    computes = [f"{name} compute" for name in names] if wide else ["most compute", "on"]
+    computes = [f"{name} compute" for name in names or ["host"]] if wide else ["most compute", "on"]
     cells: list[list[Cell]] = []
     for row in rows:
         e = row.estimate
@@ -56,7 +56,7 @@ def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool) -> Iter
         most = max(used.items(), key=lambda item: item[1], default=("", 0))
         line.append((mib(context_bytes(e)), "magenta"))
         if wide:
-            line += [(mib(used.get(name, 0)), "yellow") for name in names]
+            line += [(mib(used.get(name, 0)), "yellow") for name in names] or [(mib(e.host.compute), "yellow")]
         else:
             line += [(mib(most[1]), "yellow"), most[0]]
         cells.append([*line, *least_cells(e), verdict_cell(e), (mark, "bold")])

@@ -14,7 +14,7 @@ from memplan.llama.refusals import Refusal
 from memplan.notes import context_note
 from memplan.output.columns import Cell, column_lines
 from memplan.output.json import estimate_object
-from memplan.output.words import host_notes, mib, model_line, printable, to_text
+from memplan.output.words import host_notes, mib, model_line, printable, to_text, unchecked
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.effective import remarks
@@ -63,7 +63,7 @@ def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = Fals
         "",
         *column_lines(head, rows, aligned, unicode),
         "",
-        f"{fitting} of {len(rows)} fit",
+        *([] if all(unchecked(point.estimate) for point in sweep.points) else [f"{fitting} of {len(rows)} fit"]),
     ]
     lines += remarks(sweep.axes, [(point.values, point.estimate) for point in sweep.points])
     return to_text([*lines, *closing_notes(point.estimate for point in sweep.points)], colour)
@@ -162,6 +162,8 @@ def verdict_cell(estimate: Estimate) -> tuple[str, str]:
     """Whether it fits, where it is short and by how many MiB, or why llama.cpp refuses; with a style."""
     if estimate.refused:
         return f"refused: {printable(estimate.refused.title)}", "red"
+    if unchecked(estimate):
+        return "not checked", ""
     if estimate.fits:
         return "fits", "green"
     return f"short: {shortage(estimate)}", "red"

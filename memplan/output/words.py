@@ -84,9 +84,14 @@ def host_unchecked(estimate: Estimate) -> bool:
     return estimate.refused is None and host.total is None and host.used >= estimate.model.bytes // 10
 
 
+def unchecked(estimate: Estimate) -> bool:
+    """Whether nothing was checked: there is no GPU, and nobody said how large the host's memory is."""
+    return estimate.refused is None and not estimate.devices and estimate.host.total is None
+
+
 def host_notes(estimates: Iterable[Estimate]) -> list[str]:
     """That the host's memory is not checked, where that may matter."""
-    most = max((e.host.used for e in estimates if e.devices and host_unchecked(e)), default=0)
+    most = max((e.host.used for e in estimates if host_unchecked(e)), default=0)
     if not most:
         return []
     return [f"not checked: the host, which needs up to {mib(most, up=True)} MiB; --host-mib says what it has"]

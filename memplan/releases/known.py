@@ -63,9 +63,9 @@ LID_CUDA = replace(
     name="lid-cuda",
     changed=(
         "A fork of b9842 with a fused indexer of its own, on CUDA too, so lid_kq is gone. Unified slots still run"
-        " without flash attention, over the keys of all slots: with the default of 4 slots 389 GiB a card at a"
-        " context of 262144 and a ubatch of 2048, where -np 1 takes about 3 GiB. Known by its answers, not by its"
-        " source."
+        " without flash attention, over the keys of all slots. One report, of two RTX 3090 with experts on the host (no"
+        " pipeline parallelism), a context of 262144 and a ubatch of 2048: compute buffers of 389 GiB and more a card"
+        " with the default of 4 slots, of about 3 GiB with -np 1. Known by its answers, not by its source."
     ),
     indexer=Indexer.MASK_AFTER,
     cuda_indexer=True,
@@ -92,8 +92,9 @@ B9988 = replace(
     name="b9988",
     build=9988,
     changed=(
-        "Unified slots use flash attention, with masks in f16. The fused indexer exists, but only on the CPU: with"
-        " a GPU the probe turns it off, and the unfused chain is built, with its two copies of lid_kq."
+        "Unified slots use flash attention, with masks in f16. The fused indexer exists, but only on the CPU."
+        " When it makes a context, llama.cpp looks whether every device has it (its probe), and with a GPU turns it"
+        " off: the unfused chain is built, with its two copies of lid_kq."
     ),
     indexer=Indexer.FUSED,
     masks_follow_attention=True,

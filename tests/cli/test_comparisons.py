@@ -226,3 +226,61 @@ def test_wrong_lines(
     assert said in captured.err
     assert "fault in memplan" not in captured.err
     assert os.listdir(tmp_path) == []
+
+
+def test_without_a_gpu_nothing_is_said_to_fit_unchecked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memplan.sweeping.largest.CONTEXT_STEP", 1 << 19)
+    unchecked = "not checked: the host, which needs up to "
+    text = out(capsys, "paths", MODEL, "--no-gpu", "-c", "4096", "-np", "1")
+    assert "fused: 1,048,576 tokens of context take 91,403 MiB of the host's memory, which is not checked" in text
+    assert "fits" not in text and unchecked in text
+    text = out(capsys, "slots", MODEL, "--no-gpu", "--np", "1", "-c", "65536")
+    assert "fits" not in text and unchecked in text
+    # the two paths differ in what the host computes
+    rows = [row.split() for row in text.splitlines() if row.split()[:1] == ["1"]]
+    assert "host compute" in text and len({row[3] for row in rows}) == 2
+    assert " fits" in out(capsys, "slots", MODEL, "--no-gpu", "--host-mib", "400000", "--np", "1", "-c", "65536")
+    assert "of 1 fit" not in out(capsys, "sweep", MODEL, "--no-gpu", "-c", "4096", "--over", "np=1")
+
+
+def test_what_the_fused_path_is_where_no_gpu_has_the_op(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memplan.sweeping.largest.CONTEXT_STEP", 1 << 19)
+    line = ("paths", MODEL, "--gpu", "RTX PRO 6000", "-c", "4096", "-np", "1", "--without-op", "LIGHTNING_INDEXER")
+    text = out(capsys, *line)
+    assert "v0.5.0 takes the fused path here; the host computes the op: each layer's inputs are copied" in text
+    assert "so a prompt's graph has 44 splits" in text
+
+
+def test_explain_takes_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("explain", *SMALL, "--device", "CUDA0", "--top", "1")
+    text = out(capsys, *line, "--indexer", "unfused", "--hyper-connections", "unfused")
+    assert "--indexer unfused: built from small ops, as asked" in text
+    assert "--hyper-connections unfused: built from small ops, as asked" in text
+    own = json.loads(out(capsys, *line, "--indexer", "unfused", "--hyper-connections", "unfused", "--json"))
+    same = json.loads(
+        out(capsys, "estimate", *SMALL, "--indexer", "unfused", "--hyper-connections", "unfused", "--json")
+    )
+    assert own["estimate"]["buffers"] == same["buffers"]
+    assert "--indexer" not in out(capsys, *line)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("compare", MODEL, "--with", "--with -ub"), "--with is no setting of a side"),
+        (("compare", MODEL, "--with", "--top 3"), "--top is no setting of a side"),
+        (("sweep", MODEL, "--indexer", "unfused"), "--over indexer=unfused"),
+        (("plot", MODEL, "--indexer", "unfused"), "--over indexer=unfused"),
+        (("estimate", MODEL, "--no-gpu", "--without-op", "NONE"), "NONE computes nothing"),
+        (("estimate", MODEL, "--no-gpu", "--without-op", "view"), "VIEW computes nothing"),
+        (("estimate", MODEL, "--no-gpu", "--llama", "10068.5"), "write a tag (v0.5.0), a build"),
+    ],
+)
+def test_lines_that_mean_something_else(capsys: pytest.CaptureFixture[str], line: tuple[str, ...], said: str) -> None:
+    assert main(line) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
