@@ -8,6 +8,7 @@ from textwrap import fill
 from rich.text import Text
 
 from memplan.comparing.result import BufferChange, Comparison, GapChange, GroupChange, LifeChange, PartChange
+from memplan.explaining.names import MEANINGS
 from memplan.explaining.result import Peak, Placed
 from memplan.output.columns import Cell, column_lines
 from memplan.output.compare_verdict import changed, releases_heading, verdict
@@ -166,6 +167,8 @@ def buffer_lines(alike: Sequence[BufferChange], a: str, b: str, top: int, unicod
     groups = [group for group in buffer.groups if abs(group.change) >= SMALL]
     if groups:
         yield from _group_lines(buffer, groups, a, b, top, unicode)
+        nameless = [group.base for group in groups[:top] if group.base in MEANINGS]
+        yield from (f"{base} has no name in llama.cpp: {MEANINGS[base]}" for base in nameless)
     lives, most = _large(buffer.lives), (top + 2) // 3
     yield from (printable(f"- {life_sentence(life, a, b)}") for life in lives[:most])
     if len(lives) > most:

@@ -284,3 +284,10 @@ def test_lines_that_mean_something_else(capsys: pytest.CaptureFixture[str], line
     assert main(line) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_inputs_without_a_name_are_explained_where_they_move(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("compare", MODEL, "--gpu", "RTX PRO 6000", "-c", "4096", "--llama", "lid-cuda", "--llama", "b9988")
+    text = out(capsys, *line)
+    assert "input of FILL for kq_plus_kq_b has no name in llama.cpp: room for zeros" in text
+    assert "unnamed" not in text

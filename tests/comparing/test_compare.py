@@ -18,7 +18,7 @@ from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
 
 MIB = 1 << 20
-EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "5"))
+EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "3"))
 GROWTH = "-c 64000 -b 4096 -ub 4096 -np 1 -fa on -cmoe --no-op-offload"
 
 
