@@ -194,6 +194,7 @@ def diagnosis() -> Schema:
         model=maybe(text("the model that the prediction is for")),
         args=many(text("a flag or a value"), "the flags that the prediction is for"),
         guessed=many(text("a flag or a value"), "those found by trying"),
+        assumed=many(text("a flag"), "flags that nobody told: the program's defaults stand for them"),
         failed=maybe(failed),
         cause=entry("why", kind=text("a stable name"), text=text("a sentence"), mend=maybe(text("what to do"))),
         mends=many(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Final
 
 from memplan.diagnosing.log import Failure, Load, Stage
+from memplan.llama.flag_table import ARITY
 from memplan.llama.flags import Flags
 from memplan.releases import LATEST, RELEASES, Indexer, Release, SplitInputs
 from memplan.result import Estimate
@@ -89,6 +91,16 @@ SAID: Final[Mapping[str, Meaning]] = {
         "this build does not know the model's architecture",
         ("take a newer llama.cpp (DeepSeek-V4 came with build 9842)",),
     ),
+    "invalid argument": Meaning(
+        "argument-not-of-this-release",
+        "this build does not take one of the arguments, and ends before it loads anything",
+        ("see llama-server --help for how it is spelled", "take a build that knows it"),
+    ),
+    "error while handling argument": Meaning(
+        "argument-not-of-this-release",
+        "this build does not take an argument's value, and ends before it loads anything",
+        ("see llama-server --help for what it takes",),
+    ),
     "is corrupted or incomplete": Meaning(
         "incomplete-file",
         "the model's file ends before its data does",
@@ -116,7 +128,10 @@ def from_words(failure: Failure, release: Release | None) -> Cause | None:
     """The cause that llama.cpp's own words tell; None when they tell no more than that memory was short."""
     for words, meaning in SAID.items():
         if words in failure.said:
-            return meaning.cause(release)
+            cause = meaning.cause(release)
+            flag = failure.said.partition("invalid argument: ")[2].strip()
+            near = get_close_matches(flag, ARITY, n=2, cutoff=0.7) if flag and flag not in ARITY else ()
+            return replace(cause, mend=f"{' or '.join(near)} may be meant; {cause.mend}") if near else cause
     if failure.kind == "killed":
         return Cause(
             "host-memory",
@@ -135,9 +150,20 @@ def from_words(failure: Failure, release: Release | None) -> Cause | None:
 
 
 def from_memory(
-    load: Load, failure: Failure, estimate: Estimate | None, release: Release, ask: Ask, heads: int = 64
+    load: Load,
+    failure: Failure,
+    estimate: Estimate | None,
+    release: Release,
+    ask: Ask,
+    heads: int = 64,
+    assumed: Sequence[str] = (),
+    placed: bool = True,
 ) -> Cause:
-    """The cause of an allocation that failed, by what would have made it small enough. ``heads``: the indexer's."""
+    """The cause of an allocation that failed, by what would have made it small enough. ``heads``: the indexer's.
+
+    ``assumed``: flags that nobody told, for which defaults stand in ``estimate``.  ``placed``: where weights lie is
+    known.
+    """
     if failure.buffer.startswith("CPU") or failure.buffer.endswith("_Host"):
         return Cause(
             "host-memory",
@@ -147,6 +173,10 @@ def from_memory(
     if estimate is None or estimate.refused is not None or not estimate.devices:
         return _without_estimate(load, failure, heads, release)
     device = failure.buffer or (min(estimate.devices, key=lambda d: d.left).name)
+    if failure.stage is Stage.MODEL:
+        return _weights(estimate, device, failure, not assumed, placed)
+    if assumed and not (failure.stage is Stage.COMPUTE and failure.size == _compute(estimate, device)):
+        return _without_estimate(load, failure, heads, release)  # its caches and buffers may be anybody's
     if failure.stage in (Stage.COMPUTE, Stage.UNKNOWN):
         cause = _slots(estimate, device, failure, release, ask)
         cause = cause or _unfused(estimate, device, failure, release, ask, heads)
@@ -175,9 +205,7 @@ def _slots(estimate: Estimate, device: str, failure: Failure, release: Release, 
     )
 
 
-def _unfused(
-    estimate: Estimate, device: str, failure: Failure, release: Release, ask: Ask, heads: int
-) -> Cause | None:
+def _unfused(estimate: Estimate, device: str, failure: Failure, release: Release, ask: Ask, heads: int) -> Cause | None:
     """Whether the indexer's scores, which only builds without its fused form keep, are most of it."""
     if _on_cuda(release) and not _turned_off(estimate):
         return None
@@ -194,6 +222,45 @@ def _unfused(
         f" buffer of {_size(failure.size or now)}; a build with the fused indexer takes {_size(then)}",
         f"{f'take {newer}, or ' if newer else ''}a smaller -ub or -c",
     )
+
+
+def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, placed: bool) -> Cause:
+    """Weights that do not fit: they alone beside what was free, then all else if it is ``sure`` what that takes.
+
+    ``placed``: whether what is predicted of other GPUs holds.
+    """
+    uses = {use.name: use for use in estimate.devices}
+    use = uses.get(device)
+    if use is None:
+        return Cause("too-little-memory", f"{device} has no {_size(failure.size)} left for its weights")
+    asked = use.model if failure.size is None else failure.size
+    short = asked - use.free
+    if short <= 0 and (not sure or use.left >= 0):
+        return Cause(
+            "less-free-than-thought",
+            f"by what was free, {device} should have had room for its weights, with {_size(-short)} to spare: something"
+            " else took memory meanwhile",
+            "close what else uses the GPU; see nvidia-smi",
+        )
+    about = f"{device} is {_size(short, up=True)} short for its weights alone, {_mib(asked)} on {_mib(use.free)} free"
+    if short <= 0:
+        about = f"{device} has {_mib(use.free)} free for weights of {_mib(asked)}"
+    if asked != use.model and not placed:  # the prediction is of another placement
+        return Cause("too-little-memory", about, "keep experts on the host: -ncmoe N or -cmoe")
+    spare = {name: other.left if sure else other.free - other.model for name, other in uses.items()}
+    spare[device] -= asked - use.model
+    if sure and spare[device] < -short:
+        about = f"{about}, and is {_size(-spare[device], up=True)} short with its caches and compute buffer"
+    roomy, total = max(spare, key=lambda name: spare[name]), sum(spare.values())
+    if roomy != device and spare[roomy] > -spare[device] and total > 0:
+        return Cause(
+            "one-gpu-short",
+            f"{about}, while {roomy} has {_size(spare[roomy])} to spare{'' if sure else ' beside its own weights'}",
+            f"move expert tensors of {device}'s layers to {roomy} with -ot, or shift -ts",
+        )
+    if total < 0 and len(uses) > 1:
+        about = f"{about}; the GPUs together are {_size(-total, up=True)} short{'' if sure else ' for weights'}"
+    return Cause("too-little-memory", about, "keep experts on the host: -ncmoe N or -cmoe")
 
 
 def _balance(estimate: Estimate, device: str, failure: Failure, ask: Ask) -> Cause:
@@ -279,6 +346,10 @@ def _turned_off(estimate: Estimate) -> bool:
 def _compute(estimate: Estimate, device: str) -> int:
     use = estimate.buffers.get(device)
     return 0 if use is None else use.compute
+
+
+def _mib(size: int) -> str:
+    return f"{round(size / _MIB):,} MiB"
 
 
 def _size(size: int | None, *, up: bool = False) -> str:

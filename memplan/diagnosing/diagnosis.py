@@ -13,6 +13,7 @@ from memplan.diagnosing.figures import Row, explains, rows_of
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.diagnosing.matching import (
     Seen,
+    assumed_flags,
     builtin_model,
     builtin_models,
     guess_computing,
@@ -30,7 +31,9 @@ from memplan.releases import FORKS, LATEST, RELEASES, Release, find_release
 from memplan.result import Estimate
 
 _NO_BUILD: Final = "the log does not say which build it was"
-_NO_FLAGS: Final = frozenset({"nothing-wrong", "cut-off", "unknown", "no-such-file", "incomplete-file"})
+_NO_FLAGS: Final = frozenset(
+    {"nothing-wrong", "cut-off", "unknown", "no-such-file", "incomplete-file", "argument-not-of-this-release"}
+)
 """Causes that no flags mend."""
 
 
@@ -42,6 +45,8 @@ class Asked:
     flags: tuple[str, ...] = ()
     rig: Rig | None = None
     llama: str = ""
+    whole: bool = False
+    """Whether the flags are a whole command line, so that what is not among them was not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ class Diagnosis:
     cause: Cause
     mends: tuple[Mend, ...] = ()
     notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    """Flags that neither the log nor the user tells: the program's defaults stand for them."""
 
     @property
     def agrees(self) -> bool | None:
@@ -101,6 +108,7 @@ class _Work:
         self.release, self.release_name = self._release()
         self.rig = self._rig()
         self.seen = seen_flags(load, asked.flags)
+        self.assumed = () if asked.whole else assumed_flags(self.seen)
 
     def result(self) -> Diagnosis:
         predicted = self._predict()
@@ -125,6 +133,7 @@ class _Work:
             cause=cause,
             mends=mends,
             notes=tuple(self.notes),
+            assumed=self.assumed if predicted is not None else (),
         )
 
     def _header(self) -> Header | None:
@@ -139,11 +148,17 @@ class _Work:
         names = builtin_models(self.load)
         if not names:
             why = "no built-in model has its tensors" if self.load.types else "the log does not show its tensors"
+            if self._argument_refused():
+                return None
             self.notes.append(f"which model it was is not known ({why}): name it with -m MODEL for a prediction")
             return None
         if len(names) > 1:
             self.notes.append(f"the model is taken to be {names[0]}; {' and '.join(names[1:])} has the same tensors")
         return builtin_model(names[0])
+
+    def _argument_refused(self) -> bool:
+        """Whether llama.cpp went no further than its command line."""
+        return self.load.failed is not None and "invalid argument:" in self.load.failed.said
 
     def _rig(self) -> Rig | None:
         """The GPUs given; the log's own where those cannot be meant."""
@@ -158,7 +173,8 @@ class _Work:
     def _release(self) -> tuple[Release | None, str]:
         text = self.asked.llama or (f"b{self.load.build}" if self.load.build else self.load.version)
         if not text:
-            self.notes.append(f"{_NO_BUILD}: taken as {LATEST.name}; --llama names another")
+            if not self._argument_refused():
+                self.notes.append(f"{_NO_BUILD}: taken as {LATEST.name}; --llama names another")
             return LATEST, LATEST.name
         try:
             release, note = find_release(text)
@@ -178,13 +194,20 @@ class _Work:
             self.notes.append("which GPUs there were is not known: name them with --gpu for a prediction")
             return None
         self.seen = guess_placement(self.load, self.header, self.seen, self.rig, self.release)
-        if not (self.seen.placed or self.load.dry or not self.load.model):
+        failed = self.load.failed
+        told = self.load.model or (failed is not None and failed.stage is Stage.MODEL and failed.size)
+        if not (self.seen.placed or self.load.dry or not told):
             self.notes.append("where the weights lie was not found by trying -ncmoe: give the flags after the log")
         elif not self.seen.placed and not self.load.layers:
             self.notes.append("flags for where weights lie are not in the log: they can be given")
         if self.seen.guessed:
             guessed = " ".join(self.seen.guessed)
             self.notes.append(f"{guessed} is not in the log: found by trying what gives its weights")
+        if self.assumed:
+            self.notes.append(
+                f"the log does not show {' and '.join(self.assumed)}: llama-{self.seen.app}'s defaults are taken; give"
+                f" {'it' if len(self.assumed) == 1 else 'them'} after the log"
+            )
         return self._estimate(self.seen.argv, self.release)
 
     def _estimate(self, argv: Sequence[str], release: Release) -> Estimate | None:
@@ -265,7 +288,9 @@ class _Work:
             return self._no_failure(predicted, rows)
         cause = from_words(failure, self.release)
         if cause is None and (failure.kind == "allocation" or (failure.kind == "cuda" and "memory" in failure.said)):
-            cause = from_memory(self.load, failure, predicted, self.release or LATEST, self._ask, self._heads())
+            release, heads = self.release or LATEST, self._heads()
+            placed = self.seen.placed
+            cause = from_memory(self.load, failure, predicted, release, self._ask, heads, self.assumed, placed)
         if cause is not None:
             lie = on_host(predicted) if predicted is not None and cause.kind == "host-memory" else ""
             return replace(cause, text=f"{cause.text}; {lie}") if lie else cause
@@ -280,6 +305,10 @@ class _Work:
 
     def _no_failure(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
         load = self.load
+        if load.dry and load.compute:
+            return self._measured(predicted)
+        if load.ready and not load.compute:
+            return Cause("nothing-wrong", "nothing wrong as far as the log says: the model was loaded")
         if load.reserved or load.ready:
             if rows and not all(row.agrees for row in rows):
                 return Cause("nothing-wrong", "nothing wrong: it loaded, though not as predicted")
@@ -292,6 +321,16 @@ class _Work:
             cause = from_memory(load, failure, predicted, self.release or LATEST, self._ask)
             return replace(cause, text=f"the log ends before that, but it will not fit: {cause.text}")
         return Cause("cut-off", "the log ends before the load does, and nothing in it is wrong so far")
+
+    def _measured(self, predicted: Estimate | None) -> Cause:
+        """Of a load that only measures: nothing was allocated, so nothing can have failed."""
+        text = "it only measures, and allocates nothing"
+        short = predicted.short if predicted is not None and predicted.refused is None and not self.assumed else ()
+        if short:
+            use = min(short, key=lambda device: device.left)
+            size = -(use.left // (1 << 20))
+            return Cause("only-measured", f"{text}; by what was free, {use.name} would be {size:,} MiB short")
+        return Cause("only-measured", f"{text}; nothing wrong so far")
 
     def _mends(self, predicted: Estimate | None, cause: Cause) -> tuple[Mend, ...]:
         """What mends it, tried; nothing for a load that went well or that no flags are to blame for."""

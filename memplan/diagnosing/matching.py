@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from memplan.backends.devices import Rig
-from memplan.diagnosing.log import Load
+from memplan.diagnosing.log import Load, Stage
 from memplan.errors import MemplanError
 from memplan.estimator import Question, load_model
 from memplan.gguf.header import Header
@@ -86,13 +86,24 @@ def seen_flags(load: Load, extra: Sequence[str]) -> Seen:
     return Seen(tuple(argv), app, from_command, placed=placed)
 
 
+def assumed_flags(seen: Seen) -> tuple[str, ...]:
+    """What of -c and -np nobody told, so that the program's defaults stand for it; a command line tells all."""
+    known = {normalized(word) for word in seen.argv}
+    return () if seen.from_command else tuple(flag for flag in ("-c", "-np") if not same_setting(flag) & known)
+
+
 def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: Release) -> Seen:
     """``seen``, with the ``-ncmoe`` that gives the log's weights on every GPU, when nothing else tells it."""
     wanted = {name: mib for name, mib in load.model.items() if _CUDA.fullmatch(name)}
+    failed, limits = load.failed, dict[str, int]()
+    if failed is not None and failed.stage is Stage.MODEL and failed.size and _CUDA.fullmatch(failed.buffer):
+        wanted[failed.buffer] = failed.size / _MIB
+        # buffers are made in the order of their names: those before it were there
+        limits = {n: gpu.free for n, gpu in zip(rig.names, rig.gpus, strict=True) if n < failed.buffer}
     if seen.placed or load.dry or not wanted or not any(wanted.values()):
         return seen
     for candidate in _candidates(header):
-        split = split_of(load, header, candidate) if not load.layers else []
+        split = split_of(load, header, candidate) if load.model and not load.layers else []
         if split is None:
             continue
         argv = (*seen.argv, *candidate)
@@ -101,7 +112,7 @@ def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: R
             candidate = [*candidate, *split]
             argv = (*seen.argv, *candidate)
             placement = _place(header, argv, seen.app, rig, release)
-        if _gives(placement, wanted):
+        if _gives(placement, wanted) and _within(placement, limits):
             return Seen(argv, seen.app, seen.from_command, tuple(candidate), True)
     return seen
 
@@ -111,6 +122,11 @@ def _gives(placement: Placement | None, wanted: Mapping[str, float]) -> bool:
     if placement is None:
         return False
     return all(abs(placement.model.get(name, 0) / _MIB - mib) < 0.02 for name, mib in wanted.items())
+
+
+def _within(placement: Placement | None, limits: Mapping[str, int]) -> bool:
+    """Whether the weights on these GPUs are no more than was free."""
+    return placement is not None and all(placement.model.get(name, 0) <= free for name, free in limits.items())
 
 
 def split_of(load: Load, header: Header, candidate: Sequence[str]) -> list[str] | None:

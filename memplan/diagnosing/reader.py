@@ -201,6 +201,8 @@ class LogReader:
             stage = self._stage(Stage.COMPUTE)
         elif "alloc_tensor_range" in m[1]:
             stage = Stage.CONTEXT if "n_ctx" in self.current.settings else Stage.MODEL
+            if not self.current.types:  # of a log that shows little, what follows tells
+                stage = Stage.UNKNOWN
         if failed is not None and failed.kind == "allocation" and failed.buffer in ("", m[2]):
             failed.buffer, failed.size, failed.stage, failed.said = m[2], int(m[3]), stage, m[0]
         else:
@@ -218,11 +220,15 @@ class LogReader:
     def _what_for(self, m: re.Match[str]) -> None:
         """What follows an allocation tells what it was for; alone it is a failure itself."""
         failed = self.current.failed
-        stage = Stage.COMPUTE if "compute" in m[0] else Stage.MODEL if "unable" in m[0] else Stage.CONTEXT
+        stage = Stage.CONTEXT
+        if "compute" in m[0]:
+            stage = Stage.COMPUTE
+        elif "unable" in m[0]:
+            stage = Stage.MODEL
         if failed is None:
             buffer = re.search(r"unable to allocate (\S+) buffer", m[0])
             self._fail("allocation", m[0], stage, buffer[1] if buffer else "")
-        elif failed.kind == "allocation" and failed.stage is Stage.UNKNOWN:
+        elif failed.kind == "allocation" and failed.stage is not Stage.RUNNING:
             failed.stage = stage
 
     def _cuda_error(self, m: re.Match[str]) -> None:
@@ -343,6 +349,8 @@ _RULES: Final[tuple[tuple[str, re.Pattern[str], _Take], ...]] = tuple(
         ("current device: ", r"current device: (-?\d{1,3}), in function", _R._cuda_place),
         ("GGML_ASSERT(", r"GGML_ASSERT\(.{0,250}\) failed", _R._assertion),
         ("failed to initialize the context", r"failed to initialize the context: (.*)", _R._refused),
+        ("invalid argument", r"(error: invalid argument: .*)", _R._refused),
+        ("error while handling", r"(error while handling argument .*)", _R._refused),
         ("error loading model", r"error loading model: (.*)", _R._refused),
         ("llama_init_from_model: ", r"_model: (.*(?:not support|requires|must be|cannot).*)", _R._refused),
         ("Out of memory: Killed", r"Out of memory: Killed process \d+ \(llama.*", _R._killed),

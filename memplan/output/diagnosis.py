@@ -13,6 +13,9 @@ from memplan.diagnosing.log import Stage
 from memplan.diagnosing.mends import Mend
 
 _MIB = 1 << 20
+_BEFORE = ("incomplete-file", "no-such-file", "argument-not-of-this-release")
+"""Causes that no prediction is about."""
+
 _FAILED = {Stage.RUNNING: "failed while running", Stage.UNKNOWN: "failed while loading"}
 
 
@@ -51,6 +54,7 @@ def diagnosis_object(diagnosis: Diagnosis) -> dict[str, Any]:
         "model": diagnosis.model or None,
         "args": list(diagnosis.argv),
         "guessed": list(diagnosis.guessed),
+        "assumed": list(diagnosis.assumed),
         "failed": None
         if failure is None
         else {
@@ -100,7 +104,8 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
         yield from _wrapped(f"to mend it: {diagnosis.cause.mend}", width)
     if diagnosis.mends:
         takes_less = any(mend.less for mend in diagnosis.mends)
-        yield "tried, and each takes less:" if takes_less else "tried, and each fits:"
+        defaults = f", with defaults for {' and '.join(diagnosis.assumed)}" if diagnosis.assumed else ""
+        yield f"tried{defaults}, and each {'takes less' if takes_less else 'fits'}:"
         yield from (_mend_line(mend) for mend in diagnosis.mends)
     if diagnosis.rows:
         yield ""
@@ -113,7 +118,12 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
         refused = diagnosis.estimate.refused
         same = "the same" if diagnosis.agrees else f"{refused.kind}: {refused.said}"
         yield from _wrapped(f"memplan predicts {same}", width)
-    elif diagnosis.estimate is not None and failure is not None and failure.kind in ("assertion", "refused"):
+    elif (
+        diagnosis.estimate is not None
+        and failure is not None
+        and failure.kind in ("assertion", "refused")
+        and (diagnosis.cause.kind not in _BEFORE)
+    ):
         yield "memplan does not predict that: by its figures it loads"
     if diagnosis.argv:
         yield from _wrapped(f"predicted with: {shlex.join(diagnosis.argv)}", width)

@@ -266,6 +266,62 @@ def test_caches_that_do_not_fit() -> None:
     assert found.cause.kind == "less-free-than-thought"
 
 
+def two_cards(*lines: str) -> Diagnosis:
+    """A log that ends at its weights, of two cards with 23,868 MiB free each."""
+    start = re.sub(r"load_tensors: layer.*\n", "", UNTIL_MODEL.partition("load_tensors:        CUDA0 model")[0])
+    card = "NVIDIA GeForce RTX 3090, compute capability 8.6, VMM: yes, VRAM: 24127 MiB"
+    start = re.sub(r"  Device 0:.*", f"  Device 0: {card}\n  Device 1: {card}", start)
+    start = re.sub(
+        r"(llama_prepare_model_devices: using device CUDA)0.*",
+        r"\g<1>0 (NVIDIA GeForce RTX 3090) - 23868 MiB free\n\g<1>1 (NVIDIA GeForce RTX 3090) - 23868 MiB free",
+        start,
+    )
+    return failing(start, *lines)
+
+
+def test_weights_are_compared_with_what_was_free_where_the_log_ends_before_the_context() -> None:
+    """Lines of v0.5.0: the context is printed once the weights are loaded."""
+    lines = (
+        "alloc_tensor_range: failed to allocate CUDA1 buffer of size 27649900544",
+        LOADING + "unable to allocate CUDA1 buffer",
+    )
+    found = two_cards(*lines)
+    assert found.assumed == ("-c", "-np")
+    assert "2,501 MiB short for its weights alone, 26,369 MiB on 23,868 MiB free" in found.cause.text
+    assert sum("does not show -c and -np" in note for note in found.notes) == 1
+    assert two_cards("Killed").assumed == ("-c", "-np")
+
+
+def test_the_weights_buffer_that_failed_tells_the_placement() -> None:
+    header, rig = builtin_header("deepseek-v4-flash"), parse_gpus(["RTX 3090:24127:23868", "RTX 3090:24127:23868"])
+    size = estimate(header, parse_flags(["-ngl", "44", "-ncmoe", "20"]), rig, "v0.5.0").buffers["CUDA1"].model
+    found = two_cards(f"alloc_tensor_range: failed to allocate CUDA1 buffer of size {size}")
+    # of all that give it, the first with which CUDA0's weights fit
+    assert found.guessed[0] == "-ncmoe" and 10 < int(found.guessed[1]) <= 20 and found.agrees
+
+
+def test_a_caches_failure_at_default_verbosity() -> None:
+    found = failing(
+        "",
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 704643072",
+        CONTEXT + "failed to initialize the context: failed to allocate buffer for kv cache",
+    )
+    assert found.load.failed and found.load.failed.stage is Stage.CONTEXT
+
+
+def test_a_load_that_only_measures() -> None:
+    dry = GOOD.replace("no_alloc              = 0", "no_alloc              = 1")
+    assert diagnose(loads(dry)[0]).cause.kind == "only-measured"
+    short = diagnose(loads(dry.replace("97250 MiB free", "60000 MiB free"))[0])
+    assert short.cause.kind == "only-measured" and "CUDA0 would be" in short.cause.text
+
+
+def test_an_argument_that_the_build_does_not_take() -> None:
+    found = diagnose(loads("error: invalid argument: --ncmoe\n")[0])
+    assert found.cause.kind == "argument-not-of-this-release" and found.cause.mend.startswith("-ncmoe")
+    assert found.notes == ()
+
+
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
