@@ -50,9 +50,11 @@ def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
         return load_rig(arguments.rig), None
     if ways:
         return parse_gpus(arguments.gpus), None
+    from memplan.cli.waiting import waiting
     from memplan.machine.detect import detect
 
-    machine = detect()
+    with waiting("llama-server --list-devices"):
+        machine = detect()
     if not machine.rig.gpus:
         raise RigError(
             f"which GPUs? none is found on this machine ({machine.source}): "

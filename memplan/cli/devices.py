@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from memplan.cli import terminal
 from memplan.cli.options import read_options
+from memplan.cli.waiting import waiting
 from memplan.errors import FlagError, RigError
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def run(argv: Sequence[str]) -> int:
 
     from memplan.machine.detect import detect
 
-    server = options.get("--server") or ""
+    server = options.get("--server")
+    if server == "":
+        raise FlagError("--server: an empty name; is a variable of the shell not set?")
+    server = server or ""
     path, force = options.get("--output"), "--force" in options
     if path is not None:
         from memplan.outfile import check_output
@@ -61,7 +65,8 @@ def run(argv: Sequence[str]) -> int:
         check_output(path, RIG, [server], force=force)
     elif force:
         raise FlagError("--force is for the file of -o FILE")
-    machine = detect(server)
+    with waiting("llama-server --list-devices"):
+        machine = detect(server)
     if path is not None:
         if not machine.rig.gpus and machine.rig.host_total is None:
             raise RigError(
@@ -73,6 +78,9 @@ def run(argv: Sequence[str]) -> int:
         about = f"from {machine.source}" if machine.rig.gpus else "no GPU found"
         text = write_rig(machine.rig, json=path.lower().endswith(".json"), about=about)
         write_output(path, text.encode(), RIG, inputs=[server], force=force)
+        count = len(machine.rig.gpus)
+        gpus = f"{count} GPU{'s' * (count > 1)}" if count else "no GPU"
+        print(f"{path}: a rig file of {gpus}; memplan estimate takes it with --rig", file=sys.stderr)
     if "--json" in options:
         import json
 
@@ -99,8 +107,13 @@ def devices_object(machine: Detected) -> dict[str, Any]:
         ],
         "host": {"total": rig.host_total, "free": machine.host_free},
         "unified": rig.unified,
-        "notes": list(machine.notes),
+        "notes": _notes(machine),
     }
+
+
+def _notes(machine: Detected) -> list[str]:
+    """What to know, with why an estimate would not be exact."""
+    return [*machine.notes, *([machine.inexact] if machine.guessed and machine.inexact else [])]
 
 
 def _lines(machine: Detected) -> list[str]:
@@ -118,7 +131,7 @@ def _lines(machine: Detected) -> list[str]:
         lines.append(f"{name:8}{total:>10}{free:>10}{about}".rstrip())
     lines.append(f"from {machine.source}" if found["gpus"] else f"no GPU found: {machine.source}")
     width = terminal.width()
-    for note in machine.notes:
+    for note in _notes(machine):
         lines += textwrap.wrap(
             f"- {note}", width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
         )  # fmt: skip

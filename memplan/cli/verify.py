@@ -11,14 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from memplan.backends.cards import find_card
 from memplan.backends.devices import Rig
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import access_of, host_of, rig_of
+from memplan.cli.waiting import waiting
 from memplan.errors import FlagError, ProgramError
 from memplan.llama.flags import Flags, check_devices, parse_flags
 
 if TYPE_CHECKING:
     from memplan.diagnosing.measure import Measured
+    from memplan.machine.detected import Detected
     from memplan.output.verification import Comparison
     from memplan.result import Estimate
 
@@ -62,6 +65,8 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(HELP)
         return 0
     flags = parse_flags(arguments.flags, arguments.app)
+    if arguments.own.get("--program", ("given",))[-1] == "":
+        raise FlagError("--program: an empty name; is a variable of the shell not set?")
     model = arguments.model or flags.model
     if not model:
         raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
@@ -73,23 +78,31 @@ def run(argv: Sequence[str]) -> int:
 
     header = open_model(model, access_of(arguments, model))
     program = find_measurer(arguments.own.get("--program", ("",))[-1])
-    rig = _rig(arguments, program)
+    name = os.path.basename(program)
+    with waiting(f"{name} --list-devices"):
+        machine = _machine(arguments, program)
+    rig = machine.rig
     check_devices(flags, rig)
-    version = version_of(program)
+    with waiting(f"{name} --version"):
+        version = version_of(program)
     llama = arguments.llama if arguments.llama != "latest" or not version else version
     result = estimate(header, _as_measured(flags, is_server(program)), rig, llama)
     refusal: NoFigures | None = None
     measured = Measured(program, version, (), {})
     with _whole(model, header.nbytes, arguments) as path:
         try:
-            measured = measure(program, path, arguments.flags, flags.n_parallel)
+            with waiting(name):
+                measured = measure(program, path, arguments.flags, flags.n_parallel)
         except NoFigures as error:
             if result.refused is None:
                 raise ProgramError(f"{error}; memplan predicts that it starts") from None
             refusal = error
             measured = Measured(program, version, error.command, {})
     rows = compare(measured, result)
-    notes = [*_notes(measured, flags, result, rows), *([result.approximate] if result.approximate else [])]
+    notes = [*_notes(measured, flags, result, rows)]
+    notes += [why for why in (result.approximate, machine.inexact) if why]
+    if not all(row.agrees for row in rows) and not machine.source:
+        notes = [*_other_rig(program, rig), *notes]
     render = render_verification_json if arguments.json else render_verification
     sys.stdout.write(render(measured, rows, result, notes, refusal.said if refusal is not None else ""))
     agrees = all(row.agrees for row in rows) and (result.refused is None) == (refusal is None)
@@ -115,16 +128,43 @@ def _as_measured(flags: Flags, server: bool) -> Flags:
     return replace(flags, app="server" if server else "cli", kv_unified=False)
 
 
-def _rig(arguments: Arguments, program: str) -> Rig:
+def _other_rig(program: str, rig: Rig) -> Iterator[str]:
+    """In what the GPUs given are not those that the program sees, which is why its figures are others."""
     from memplan.machine.detected import detected
+    from memplan.machine.llama_server import list_devices
+
+    try:
+        seen = detected(list_devices(program), program, (None, None), []).rig
+    except ProgramError:
+        return
+    name, leave = os.path.basename(program), "without --gpu, --rig or --no-gpu the program's own are taken"
+    if len(seen.gpus) != len(rig.gpus):
+        listed = ", ".join(gpu.description for gpu in seen.gpus)
+        count = f"{len(seen.gpus)} GPU{'' if len(seen.gpus) == 1 else 's'}{f' ({listed})' if listed else ''}"
+        yield f"{name} lists {count}, you gave {len(rig.gpus) or 'none'}; {leave}"
+        return
+    for device, own, given in zip(seen.names, seen.gpus, rig.gpus, strict=True):
+        card = find_card(own.description)
+        if card != find_card(given.description) or (card is None and own.description != given.description):
+            yield f"{device} is {own.description} for {name}, you gave {given.description}; {leave}"
+            return
+        if own.free >> 20 != given.free >> 20:
+            free = f"{own.free >> 20:,} MiB free for {name}, you gave {given.free >> 20:,}"
+            yield f"{device} has {free}, and layers are dealt by what is free; {leave}"
+            return
+
+
+def _machine(arguments: Arguments, program: str) -> Detected:
+    """The rig: the program's own, or that given, whose ``source`` is empty."""
+    from memplan.machine.detected import Detected, detected
     from memplan.machine.host import host_memory
     from memplan.machine.llama_server import list_devices
 
     if arguments.gpus or arguments.rig is not None or arguments.no_gpu:
-        return rig_of(arguments)[0]
-    rig = detected(list_devices(program), program, host_memory(), []).rig
+        return Detected(rig_of(arguments)[0], "")
+    machine = detected(list_devices(program), program, host_memory(), [])
     host = host_of(arguments)
-    return rig if host is None else replace(rig, host_total=host)
+    return machine if host is None else replace(machine, rig=replace(machine.rig, host_total=host))
 
 
 @contextmanager

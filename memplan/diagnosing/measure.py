@@ -29,9 +29,13 @@ from memplan.machine.llama_server import (
 
 FIT_PARAMS: Final = "llama-fit-params"
 SERVER: Final = "llama-server"
-TIMEOUT: Final = 600.0
+TIMEOUT: Final = 120.0
+"""Seconds in which a program measures; it takes a few."""
+
 _MIB: Final = 1 << 20
-_MAX_LINES: Final = 500_000
+_MAX_LINES: Final = 100_000
+_MAX_LINE: Final = 1 << 16
+_MAX_BYTES: Final = 32 << 20
 _ROW: Final = re.compile(r"^([A-Za-z]\w*) (\d{1,9}) (\d{1,9}) (\d{1,9}) *$", re.MULTILINE)
 _VERSION: Final = re.compile(r"version: (?:v?(\d+\.\d+\.\d+)\S* )?\(?(?:build )?(\d{1,6})\b", re.ASCII)
 _LEAST_BUILD: Final = 100
@@ -147,7 +151,7 @@ def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) ->
         timer = threading.Timer(TIMEOUT, end_program, [process])
         timer.start()
         try:
-            for number, line in enumerate(process.stdout or ()):
+            for number, line in enumerate(_lines(process)):
                 text = clean(line)
                 last = text.strip() or last
                 reader.feed([text])
@@ -165,6 +169,14 @@ def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) ->
         raise NoFigures(program, version, command, why)
     sizes = {name: (0.0, 0.0, mib) for name, mib in load.compute.items()}
     return Measured(program, version, tuple(command), sizes, partial=True)
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """What it prints, in lines: none is endless, nor are all together."""
+    left = _MAX_BYTES
+    while process.stdout is not None and left > 0 and (line := process.stdout.readline(_MAX_LINE)):
+        left -= len(line)
+        yield line
 
 
 def _why(text: str, status: int) -> str:

@@ -34,7 +34,9 @@ def detect(server: str = "", root: Path = Path("/")) -> Detected:
             found = list_devices(program)
             if found or server:
                 source = " ".join([*command_of(program, "llama-server"), "--list-devices"])
-                return detected(found, source, host, notes if found else [*notes, WHAT_TO_DO])
+                if found:
+                    return detected(found, source, host, notes)
+                return detected([], f"{source} lists none", host, [*notes, WHAT_TO_DO])
             server_says = f"{program} has no GPU backend, or sees no GPU"
             notes.append(server_says)
         except ProgramError as error:

@@ -57,14 +57,22 @@ class Detected:
     """The prefix of llama.cpp's name for each GPU."""
     host_free: int | None = None
     notes: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
+    """GPUs whose compute capability nobody says, by their descriptions."""
 
     @property
     def inexact(self) -> str:
         """Why an estimate for this machine is not exact; empty when it can be."""
         others = sorted(set(self.backends) - set(BACKENDS))
-        if not others:
-            return ""
-        return f"{', '.join(others)} is not modelled: its devices are planned as CUDA ones, in the same order"
+        if others:
+            return f"{', '.join(others)} is not modelled: its devices are planned as CUDA ones, in the same order"
+        if self.guessed:
+            capability = "{}.{}".format(*ASSUMED_CAPABILITY)
+            return (
+                f"the compute capability of {self.guessed[0]} is not known: taken as {capability}, in which buffers may"
+                " differ; --gpu takes another"
+            )
+        return ""
 
 
 def detected(found: list[Found], source: str, host: tuple[int | None, int | None], notes: list[str]) -> Detected:
@@ -74,10 +82,13 @@ def detected(found: list[Found], source: str, host: tuple[int | None, int | None
     found = [gpu for gpu in found if gpu.backend != VULKAN or gpu.description not in own]  # llama.cpp takes each once
     unified = bool(found) and all(gpu.unified for gpu in found)
     notes = list(notes)
-    unknown = [gpu.description for gpu in found if gpu.capability is None and find_card(gpu.description) is None]
-    if unknown and all(gpu.backend == "CUDA" for gpu in found):
-        notes.append(f"the compute capability of {unknown[0]} is not known: taken as 8.6; --gpu takes another")
+    unknown = [
+        gpu.description
+        for gpu in found
+        if gpu.backend == CUDA and gpu.capability is None and find_card(gpu.description) is None
+    ]
     if unified:
         notes.append("unified memory: the GPU's memory is the host's, so what lies on the host takes from it too")
     rig = Rig(in_device_order(tuple(gpu.gpu() for gpu in found)), total, unified)
-    return Detected(rig, source, tuple(gpu.backend for gpu in found), free, tuple(notes))
+    backends = tuple(gpu.backend for gpu in found)
+    return Detected(rig, source, backends, free, tuple(notes), tuple(dict.fromkeys(unknown)))

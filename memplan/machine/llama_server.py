@@ -8,14 +8,20 @@ import re
 import shutil
 import signal
 import subprocess
-from typing import Final
+import threading
+import time
+from typing import IO, Final
 
 from memplan.errors import ProgramError, shown
 from memplan.machine.detected import Found
 
-TIMEOUT: Final = 60.0
+TIMEOUT: Final = 30.0
+"""Seconds in which a program answers a question that needs no model."""
+
 _MIB: Final = 1 << 20
 _MAX_OUTPUT: Final = 8 << 20
+"""Bytes of each of a program's outputs that are read; of llama.cpp's longest answers it is some ten times the size."""
+
 _DEVICE: Final = re.compile(r"^\s*([A-Za-z]+)(\d+): (.*) \((\d{1,9}) MiB, (\d{1,9}) MiB free\)\s*$", re.MULTILINE)
 _CAPABILITY: Final = re.compile(r"^\s*Device (\d+): .*?, compute capability (\d{1,2})\.(\d)", re.MULTILINE)
 
@@ -57,20 +63,54 @@ def is_all_in_one(program: str) -> bool:
 def run_program(command: list[str], timeout: float = TIMEOUT) -> tuple[int, str, str]:
     """Run a program to its end: its exit status, stdout and stderr. Raises ProgramError."""
     with start_program(command, subprocess.PIPE) as process:
+        reader = _Reader(process)
         try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            end_program(process)
-            name = os.path.basename(command[0])
-            raise ProgramError(f"{name}: no answer in {timeout:.0f} s; try it by hand") from None
+            reader.wait(os.path.basename(command[0]), timeout)
         except BaseException:
             end_program(process)
             raise
-    return process.returncode, _text(out), _text(err)
+    out, err = (bytes(data).decode("utf-8", "replace") for data in reader.read)
+    return process.returncode, out, err
 
 
-def _text(data: bytes) -> str:
-    return data[:_MAX_OUTPUT].decode("utf-8", "replace")
+class _Reader:
+    """Reads a program's outputs side by side to their ends, up to ``_MAX_OUTPUT`` bytes of each."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.read = bytearray(), bytearray()
+        self._process = process
+        self._moved = threading.Condition()
+        streams = [(s, data) for s, data in zip((process.stdout, process.stderr), self.read, strict=True) if s]
+        self._open, self._too_much = len(streams), False
+        for stream, data in streams:
+            threading.Thread(target=self._follow, args=(stream, data), daemon=True).start()
+
+    def wait(self, name: str, timeout: float) -> None:
+        """Wait for the program's end. Raises ProgramError after ``timeout`` seconds, or when it says too much."""
+        until = time.monotonic() + timeout
+        with self._moved:
+            while self._open and not self._too_much:
+                if not self._moved.wait(until - time.monotonic()) and time.monotonic() >= until:
+                    break
+            if self._too_much:
+                raise ProgramError(f"{name}: more than {_MAX_OUTPUT >> 20} MiB of output: is it llama.cpp's program?")
+        try:
+            self._process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise ProgramError(f"{name}: no answer in {timeout:.0f} s; try it by hand") from None
+        if self._open:  # what it started still writes
+            raise ProgramError(f"{name}: no answer in {timeout:.0f} s; try it by hand")
+
+    def _follow(self, stream: IO[bytes], data: bytearray) -> None:
+        try:
+            while len(data) <= _MAX_OUTPUT and (chunk := os.read(stream.fileno(), 1 << 16)):
+                data += chunk
+        except (OSError, ValueError):
+            pass  # closed meanwhile
+        with self._moved:
+            self._open -= 1
+            self._too_much |= len(data) > _MAX_OUTPUT
+            self._moved.notify_all()
 
 
 def start_program(command: list[str], stderr: int) -> subprocess.Popen[bytes]:
@@ -106,8 +146,9 @@ def list_devices(program: str) -> list[Found]:
     """The GPUs that a llama-server lists. Raises ProgramError when it cannot be run or answers something else."""
     status, out, err = run_program([*command_of(program, "llama-server"), "--list-devices"])
     if "Available devices:" not in out:
-        last = (err.strip().splitlines() or [f"exit status {status}"])[-1]
-        raise ProgramError(f"{os.path.basename(program)} --list-devices: not understood: {shown(last)}")
+        last = ((err.strip() or out.strip()).splitlines() or [""])[-1].strip()
+        why = shown(last) if last else "nothing" + (f", and exit status {status}" if status else "")
+        raise ProgramError(f"{os.path.basename(program)} --list-devices: no list of devices, it says {why}")
     return parse_devices(out, err)
 
 

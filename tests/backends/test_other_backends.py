@@ -238,6 +238,8 @@ def test_what_is_found_on_a_machine_keeps_its_backend() -> None:
     halo = detected([Found("AMD Radeon 8060S", MIB, MIB, "Vulkan")], "llama-server", (None, None), [])
     assert halo.rig.names == ("Vulkan0",) and halo.rig.gpus[0].integrated and halo.rig.unified
     assert detected([Found("Ascend", MIB, MIB, "CANN")], "llama-server", (None, None), []).inexact
+    unknown = detected([Found("Card of Tomorrow", MIB, MIB)], "llama-server", (None, None), [])
+    assert unknown.inexact.startswith("the compute capability of Card of Tomorrow is not known")
 
 
 def test_rpc_flag_names_servers_of_the_rig() -> None:

@@ -48,6 +48,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_rig_file(tmp_path: Path, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rig.toml"
     assert main(["devices", "-o", str(path)]) == 0
+    assert capsys.readouterr().err == f"{path}: a rig file of 2 GPUs; memplan estimate takes it with --rig\n"
     assert len(load_rig(path).gpus) == 2
     assert main(["estimate", "deepseek-v4-flash", "--rig", str(path), "--json"]) == 0
     assert main(["estimate", "deepseek-v4-flash", "--json"]) == 0
@@ -74,6 +75,7 @@ def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
         (["devices", "x"], "unexpected argument 'x'"),
         (["devices", "--jsn"], "did you mean --json"),
         (["devices", "-o"], "-o needs a value"),
+        (["devices", "--server", ""], "--server: an empty name"),
         (["devices", "-o", "/"], "not a regular file"),
         (["header"], "MODEL is missing"),
         (["header", "deepseek-v4-flash"], "-o FILE"),

@@ -226,6 +226,45 @@ def test_programs_that_do_not_end(
     assert time.monotonic() - started < 15
 
 
+def test_a_program_that_says_too_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("llama-fit-params", "llama-server"):
+        endless = script(tmp_path / name, ("--list-devices", DEVICES), ("--version", VERSION), otherwise="exec yes")
+        assert main([*LINE, "--program", endless]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1) and ("MiB of output" in err or "did not measure" in err)
+    unbroken = script(tmp_path / "llama-server", ("--version", VERSION), otherwise="yes | tr -d '\\n'")
+    assert main([*LINE, "--no-gpu", "--program", unbroken]) == 2
+    assert main(["verify", "deepseek-v4-flash", "--program", ""]) == 2
+    assert "--program: an empty name" in capsys.readouterr().err
+
+
+def test_what_is_waited_for_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memplan.cli.waiting.PATIENCE", 0.01)
+    slow = script(tmp_path / "llama-fit-params", ("--version", VERSION), otherwise=f"sleep 0.5; echo '{FIGURES}'")
+    assert main([*LINE, "--gpu", "RTX PRO 6000", "--program", slow]) == 0
+    out, err = capsys.readouterr()
+    assert "memplan: waiting for llama-fit-params (Ctrl-C ends it)" in err and "waiting" not in out
+
+
+@pytest.mark.parametrize(
+    ("rig", "said"),
+    [
+        (("--gpu", "2*RTX PRO 6000"), "llama-fit-params lists 1 GPU (NVIDIA RTX PRO 6000"),
+        (("--gpu", "RTX 3090"), "you gave NVIDIA GeForce RTX 3090"),
+        (("--gpu", "RTX PRO 6000:97886:97000"), "97,250 MiB free for llama-fit-params, you gave 97,000"),
+        (("--no-gpu",), "you gave none"),
+    ],
+)
+def test_another_rig_than_the_programs_is_said(
+    rig: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = fit_params(tmp_path, FIGURES.replace("413", "700"))
+    assert main([*LINE, *rig, "--program", program]) == 0
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_an_end_in_between_leaves_nothing(name: str, status: int, tmp_path: Path) -> None:
     folder = tmp_path / "tmp"

@@ -128,15 +128,17 @@ def test_a_llama_server_that_is_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("exit 3", "not understood: 'exit status 3'"),
+        ("exit 3", "no list of devices, it says nothing, and exit status 3"),
+        ("yes", "more than 1 MiB of output"),
+        ("echo hello", "it says 'hello'"),
         ("echo 'error while loading shared libraries: libcuda.so' >&2; exit 127", "libcuda.so"),
-        ("printf '\\377\\000'", "not understood"),
-        ("exec sleep 9", "no answer in 0 s"),
+        ("printf '\\377\\000'", "no list of devices"),
+        ("exec sleep 9", "no answer in 2 s"),
     ],
 )
 def test_a_llama_server_that_fails(tmp_path: Path, text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_server, "TIMEOUT", 0.3)
-    monkeypatch.setattr(llama_server.run_program, "__defaults__", (0.3,))
+    monkeypatch.setattr(llama_server, "_MAX_OUTPUT", 1 << 20)
+    monkeypatch.setattr(llama_server.run_program, "__defaults__", (2.0,))
     with pytest.raises(ProgramError) as caught:
         list_devices(script(tmp_path / "llama-server", text))
     assert said in str(caught.value) and "\n" not in str(caught.value)
