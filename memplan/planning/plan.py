@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from memplan.backends.devices import RPC
-from memplan.errors import FlagError
+from memplan.errors import FlagError, shown
 from memplan.llama.flags import parse_flags
 from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
@@ -15,7 +15,7 @@ from memplan.planning.cuts import Cutter
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
 from memplan.planning.llama_fit import no_less_than_fit
-from memplan.planning.nearest import Change, context_for_all, few_enough, nearest_changes, widen
+from memplan.planning.nearest import SEARCHED, Change, context_for_all, few_enough, nearest_changes, widen
 from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.planning.speed import SPLIT_MS
@@ -90,6 +90,7 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
     gpus, margins = len(setting.rig.gpus), len(setting.margins)
     if margins != gpus:
         raise FlagError(f"{margins} margins for {gpus} GPUs: give one for all, or one each")
+    check_names(search_for)
     fixed, estimates = setting.argv, 0
     few, left_out = few_enough(setting)
     flags = parse_flags(fixed, setting.app)
@@ -148,6 +149,13 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
     )
 
 
+def check_names(search_for: Sequence[str]) -> None:
+    """Raises FlagError for what cannot be searched for, before anything is."""
+    for name in search_for:
+        if name.strip().lstrip("-") not in SEARCHED:
+            raise FlagError(f"--search {shown(name)}: must be c, ub, np or cache")
+
+
 def token_ms(search: Search, ledger: Ledger, found: Candidate) -> float:
     """About how many milliseconds a generated token takes: bytes read over bandwidth, and the splits."""
     speeds = search.setting.bandwidths
@@ -179,6 +187,9 @@ def _why(search: Search, chosen: Sequence[str]) -> str:
         return f"llama.cpp does not start: {search.refused.said}"
     known = search.closest()
     if known is None:
+        on_host = search.estimate(())
+        if on_host.host.left is not None and on_host.host.left < 0:
+            return f"nothing fits; the host is {_mib(-on_host.host.left)} short"
         return "nothing fits"
     args, closest = known
     short = []
@@ -228,22 +239,29 @@ def _notes(
     layout, estimate = found.layout, found.estimate
     total = sum(share.expert_bytes for share in shares)
     on_host = shares[-1]
+    n_layer = search.question.model.hparams.n_layer
+    # those that the user's flags place are not the plan's to count
+    free = " that your flags do not place" if search.flags.overrides else ""
     if layout.first:
         reason = ""
         if ledger.first is None and may_change:
             reason = ": with these settings the GPUs cannot hold the attention of every layer"
         elif ledger.first is None and not in_full:
             reason = ": the GPUs cannot hold the attention of every layer, whatever the context"
-        yield f"the first {layout.first} layers are on the host, caches and all{reason}"
+        layers = min(layout.first, n_layer)
+        output = " and the output layer" if layout.first > layers else ""
+        all_but = f"the first {_count(layers, 'layer')}{output}"
+        yield f"{all_but} {'is' if layers == 1 and not output else 'are'} on the host, caches and all{reason}"
     if on_host.experts:
         touched = sorted({e.layer for layer in ledger.experts for e in layer if e.names[0] in layout.host})
         yield (
-            f"{_mib(total - on_host.expert_bytes)} of {_mib(total)} of experts are on GPUs; {on_host.experts} of"
-            f" {sum(share.experts for share in shares)} expert tensors are on the host, in"
-            f" {len(touched) + layout.first} layers, each of which costs two splits a token"
+            f"{_mib(total - on_host.expert_bytes)} of {_mib(total)} of experts{free} are on GPUs; {on_host.experts} of"
+            f" {_count(sum(share.experts for share in shares), 'expert tensor')}{free}"
+            f" {'is' if on_host.experts == 1 else 'are'} on the host, in"
+            f" {_count(len(touched) + min(layout.first, n_layer), 'layer')}, each of which costs two splits a token"
         )
     elif total:
-        yield "every expert is on a GPU"
+        yield f"every expert{free} is on a GPU"
     if layout.moved:
         one = len(layout.moved) == 1
         yield (
@@ -275,6 +293,10 @@ def _notes(
     idle = [name for name, d in zip(ledger.names, ledger.devices, strict=True) if not estimate.devices[d].used]
     if idle:
         yield f"{', '.join(idle)} {'hold' if len(idle) > 1 else 'holds'} nothing"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _mib(size: int) -> str:
