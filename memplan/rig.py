@@ -113,6 +113,8 @@ def make_gpu(
 
     ``backend``: "" for what the name says, CUDA unless it is known for another.
     """
+    if not name.isprintable():
+        raise RigError("the name has line ends or control characters; write it in plain text")
     other = None
     if backend not in ("", CUDA) or (not backend and find_card(name) is None):
         other = _other_gpu(name, total, free, capability, backend, integrated)

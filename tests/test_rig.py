@@ -73,6 +73,7 @@ def test_specs_keep_their_order() -> None:
         ("1000000000*RTX 3090", "the count '1000000000'"),
         ("two*RTX 3090", "the count 'two'"),
         ("*RTX 3090", "the count ''"),
+        ("RTX 3090\ntouch x #:24268:23868:8.6", "the name has line ends"),
         ("RTX 3090+2*RTX 5090", "repeat --gpu for each kind: --gpu 'RTX 3090' --gpu '2*RTX 5090'"),
         ("2*RTX 3090+RTX 5090", "repeat --gpu for each kind: --gpu '2*RTX 3090' --gpu 'RTX 5090'"),
         ("RTX 3090:24268,RTX 5090", "--gpu 'RTX 3090:24268' --gpu 'RTX 5090'"),

@@ -90,7 +90,7 @@ def run(argv: Sequence[str]) -> int:
         text = output.no_plan_text(plan, terminal.width())
     elif style == "args":
         text = output.plan_args(plan)
-        sys.stderr.writelines(f"memplan: {line}\n" for line in output.cautions(plan))
+        sys.stderr.writelines(f"memplan: {line}\n" for line in (*output.cautions(plan), *output.unchecked(plan)))
     elif style == "sh":
         text = output.plan_script(plan, model, remark)
     elif style == "ini":
@@ -137,16 +137,14 @@ def _model_file(header: Header) -> tuple[str | None, str]:
 
 def read_margins(arguments: Arguments, asked: Asked) -> tuple[int, ...]:
     """Bytes to leave on each GPU, from ``--margin``, else from ``--fit-target``, else 1024 MiB. Raises FlagError."""
+    from memplan.planning.setting import one_each, target_margins
+
     count = len(asked.rig.gpus)
     texts = arguments.own.get("--margin", ())
-    if texts:
-        values = tuple(whole("--margin", part, 0, 1 << 30) for part in texts[-1].split(","))
-    else:
-        values = asked.flags.fit_target
-    if len(values) not in (1, count):
-        flag = "--margin" if texts else "--fit-target"
-        raise FlagError(f"{flag} has {len(values)} values for {count} GPUs: give one for all, or one each")
-    return tuple((values * count if len(values) == 1 else values)[i] << 20 for i in range(count))
+    if not texts:
+        return target_margins(asked.flags, asked.rig)
+    values = tuple(whole("--margin", part, 0, 1 << 30) for part in texts[-1].split(","))
+    return one_each("--margin", values, count)
 
 
 def _bandwidths(arguments: Arguments, asked: Asked) -> Bandwidths:
@@ -162,7 +160,7 @@ def _names(arguments: Arguments) -> list[str]:
     names = [name.strip() for text in arguments.own.get("--search", ()) for name in text.split(",")]
     if "" in names:
         raise FlagError("--search: a name is missing; choose of c, ub, np, cache")
-    return names
+    return list(dict.fromkeys(names))
 
 
 def _format(arguments: Arguments) -> str:

@@ -61,6 +61,10 @@ def run(argv: Sequence[str]) -> int:
     return _fit(arguments)
 
 
+FIT_FLAGS = frozenset({"-fit", "--fit", "-fitt", "--fit-target", "-fitc", "--fit-ctx"})
+"""What ``preset --fit`` writes itself."""
+
+
 def _list(rest: Sequence[str]) -> int:
     from memplan.planning.presets import about, presets_folder
 
@@ -91,7 +95,7 @@ def _show(rest: Sequence[str]) -> int:
 def _fit(arguments: Arguments) -> int:
     from memplan.cli.estimate import DOES_NOT_FIT, read_question
     from memplan.cli.plan import for_machine
-    from memplan.output.fit import fit_ini, fit_json, fit_text, no_fit_text
+    from memplan.output.fit import fit_ini, fit_json, fit_remarks, fit_text, no_fit_text
     from memplan.planning.fit import GROWTH_MIB, Extra, fit_preset
     from memplan.planning.plan import Plan
     from memplan.planning.setting import Setting
@@ -106,6 +110,9 @@ def _fit(arguments: Arguments) -> int:
         growth=_mib(arguments, "--growth", GROWTH_MIB),
     )
     asked = read_question(arguments)
+    written = sorted(FIT_FLAGS & asked.flags.given)
+    if written:
+        raise FlagError(f"{' and '.join(written)}: preset --fit writes what goes there; leave it out")
     gpus = asked.rig.gpus
     setting = Setting(
         asked.header, arguments.flags, asked.rig, (0,) * len(gpus), find_bandwidths(gpus), asked.llama, arguments.app,
@@ -115,6 +122,8 @@ def _fit(arguments: Arguments) -> int:
     preset = replace(preset, plan=for_machine(preset.plan, asked.machine))
     fits = isinstance(preset.plan, Plan)
     if fits or style == "json":
+        if style == "args":
+            sys.stderr.writelines(f"memplan: {line}\n" for line in fit_remarks(preset))
         sys.stdout.write({"args": fit_text, "ini": fit_ini, "json": fit_json}[style](preset))
     else:
         sys.stderr.write(no_fit_text(preset, terminal.width()))

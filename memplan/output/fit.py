@@ -12,9 +12,13 @@ if TYPE_CHECKING:
 
 
 def fit_text(preset: FitPreset) -> str:
-    """Flags for ``--fit`` in one line, with comments on what speaks for and against them."""
-    comments = [f"--fit-target: {'; '.join(preset.reasons)}", *preset.warnings, *_inexact(preset)]
-    return "".join(f"# {line}\n" for line in comments) + " ".join(preset.args) + "\n"
+    """Flags for ``--fit`` in one line, to paste."""
+    return " ".join(preset.args) + "\n"
+
+
+def fit_remarks(preset: FitPreset) -> list[str]:
+    """What the targets are for, and what speaks for and against ``--fit``."""
+    return [f"--fit-target: {'; '.join(preset.reasons)}", *preset.warnings, *_inexact(preset)]
 
 
 def fit_ini(preset: FitPreset) -> str:

@@ -81,7 +81,7 @@ def plan_script(plan: Plan, model: str | None, remark: str = "") -> str:
     program = f"llama-{plan.estimate.flags.app}"
     lines = [f"{program} -m " + ('"${MODEL:?set it to the GGUF file}"' if model is None else shlex.quote(model))]
     lines += ["  " + " ".join(shlex.quote(w) for w in pair if w is not None) for pair in merged(plan.fixed, plan.args)]
-    comments = "".join(f"# {line}\n" for line in [*summary(plan), *filter(None, [remark])])
+    comments = "".join(f"# {line}\n" for line in [*summary(plan), *unchecked(plan), *filter(None, [remark])])
     return f"#!/bin/sh\n{comments}exec " + " \\\n".join(lines) + ' \\\n  "$@"\n'
 
 
@@ -132,16 +132,28 @@ def summary(plan: Plan) -> list[str]:
         )
     host = estimate.host
     lines.append(f"host: model {host.model}, context {host.context}, compute {host.compute} bytes")
-    return lines + cautions(plan)
+    return [*map(_one_line, lines), *cautions(plan)]
+
+
+def _one_line(text: str) -> str:
+    """What may stand in a comment: names come from files and drivers."""
+    from memplan.output.words import printable
+
+    return printable(text)
 
 
 def cautions(plan: Plan) -> list[str]:
     """What must be known even by who asks for flags alone: why figures are not exact, a context beyond the model's."""
-    from memplan.output.words import printable
-
     approximate = plan.estimate.approximate
     said = [f"not exact: {approximate}" if approximate else "", context_note(plan.estimate)]
-    return [printable(line) for line in said if line]
+    return [_one_line(line) for line in said if line]
+
+
+def unchecked(plan: Plan) -> list[str]:
+    """That nobody said how large the host's memory is, where that may matter."""
+    from memplan.output.words import host_notes
+
+    return host_notes([plan.estimate])
 
 
 def plan_object(plan: Plan | NoPlan) -> dict[str, Any]:
@@ -197,7 +209,7 @@ def plan_table(plan: Plan, *, width: int = 80, colour: bool = False, unicode: bo
     from memplan.output.words import to_text
 
     estimate = render_table(plan.estimate, width=width, colour=colour, unicode=unicode)
-    lines = ["add: " + _shell(plan.args), ""]
+    lines = ["add: " + (_shell(plan.args) or "nothing"), ""]
     text = to_text(lines) + estimate
     if not plan.shares:
         return text
@@ -220,7 +232,7 @@ def _share_lines(plan: Plan, unicode: bool) -> list[Any]:
         rows.append(
             (
                 share.device,
-                layers + (", output" if share.output else ""),
+                ", ".join(filter(None, (layers, "output" if share.output else ""))),
                 f"{share.experts}",
                 f"{share.expert_bytes // MIB:,}",
             )

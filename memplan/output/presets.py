@@ -19,13 +19,14 @@ def preset_text(file: PresetFile, release: Release, sections: Sequence[Section])
     cards = " + ".join(rig.gpus).replace("*", " x ").split(":")[0]
     lines = [
         f"; {file.model} on {cards}, for llama-server --models-preset",
-        f"; Made for llama.cpp {release.name} by scripts/presets.py; edit the scripts, not this file.",
+        f"; Made for llama.cpp {release.name} by scripts/presets.py, which writes it anew.",
         "; Free memory was taken to be, in MiB, on each GPU; 1024 of it are left:",
     ]
     lines += [f";   {gpu.description}: {gpu.free >> 20} of {gpu.total >> 20}" for gpu in rig.rig().gpus]
     if rig.approximate:
         lines.append(f"; APPROXIMATE: {rig.approximate}.")
-    lines += ["; Give each section its model, or name the sections after models that the server finds.", "version = 1"]
+    lines.append("; Give each section of your copy its model, or name the sections after models that the server finds.")
+    lines.append("version = 1")
     text = "\n".join(lines) + "\n"
     for n_ctx, slots, plan in sections:
         name = section_title(file, n_ctx, slots)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
-from memplan.planning.plan import DEFAULT_MARGIN, MIB, NoPlan, Plan, make_plan
-from memplan.planning.setting import Setting
+from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
+from memplan.planning.setting import Setting, target_margins
 from memplan.planning.speed import find_bandwidths
 from memplan.releases import Release
 
@@ -17,7 +17,7 @@ def plan(
     header: Header,
     flags: Sequence[str],
     rig: Rig,
-    margin_mib: int | Sequence[int] = DEFAULT_MARGIN,
+    margin_mib: int | Sequence[int] | None = None,
     search: Iterable[str] = (),
     release: str | Release = "latest",
     without_ops: Iterable[str] = (),
@@ -28,7 +28,7 @@ def plan(
     Args:
         header: the model, from ``read_model``.  rig: the GPUs; bandwidths that it has rank placements.
         flags: llama-server's flags that are kept, as words: ``["-c", "65536", "-np", "1"]``.
-        margin_mib: what to leave free, on every GPU or on each.
+        margin_mib: what to leave free, on every GPU or on each; None for what ``--fit-target`` says, or 1024.
         search: what may be chosen too, of ``c``, ``ub``, ``np``, ``cache``.
         release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.
     Returns:
@@ -43,18 +43,37 @@ def plan(
         raise FlagError(f"{shown(flags)}: give flags as a list of words, as in {shown(str(flags.split()[:2]))}")
     if isinstance(search, str):
         raise FlagError(f"{shown(search)}: give a list of names, as in [{shown(search)}]")
-    check_types(header, parse_flags(flags, app), rig, release)
-    margins = [margin_mib] * len(rig.gpus) if isinstance(margin_mib, int) else list(margin_mib)
-    if any(mib < 0 for mib in margins):
-        raise FlagError(f"a margin of {min(margins)} MiB: must be 0 or more")
+    words, names = _words("flags", flags), _words("search", search)
+    parsed = parse_flags(words, app)
+    check_types(header, parsed, rig, release)
     setting = Setting(
         header,
-        tuple(flags),
+        words,
         rig,
-        tuple(mib * MIB for mib in margins),
+        target_margins(parsed, rig) if margin_mib is None else _margins(margin_mib, rig),
         find_bandwidths(rig.gpus, (), rig.host_bandwidth),
         release,
         app,
         tuple(without_ops),
     )
-    return make_plan(setting, tuple(search))
+    return make_plan(setting, names)
+
+
+def _words(name: str, given: object) -> tuple[str, ...]:
+    """A list of strings, whatever kind of list. Raises TypeError, saying what else it is."""
+    words = tuple(given) if isinstance(given, Iterable) else (given,)
+    odd = next((word for word in words if not isinstance(word, str)), None)
+    if not isinstance(given, Iterable) or odd is not None:
+        what = given if odd is None or not isinstance(given, Iterable) else odd
+        raise TypeError(f"{name} must be a list of strings; this is of type {type(what).__name__}")
+    return tuple(word for word in words if isinstance(word, str))
+
+
+def _margins(mibs: object, rig: Rig) -> tuple[int, ...]:
+    each = (mibs,) * len(rig.gpus) if isinstance(mibs, int) else tuple(mibs) if isinstance(mibs, Sequence) else ()
+    whole = tuple(mib for mib in each if isinstance(mib, int))
+    if len(whole) < len(each) or not isinstance(mibs, (int, Sequence)) or isinstance(mibs, str):
+        raise TypeError(f"margin_mib must be a whole number or a list of them; this is of type {type(mibs).__name__}")
+    if any(mib < 0 for mib in whole):
+        raise FlagError(f"a margin of {min(whole)} MiB: must be 0 or more")
+    return tuple(mib * MIB for mib in whole)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memplan.backends.devices import Rig
+from memplan.errors import FlagError
 from memplan.gguf.header import Header
 from memplan.llama.context import AS_RELEASED, Paths
+from memplan.llama.flags import Flags
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths
 from memplan.releases import Release
@@ -73,3 +75,18 @@ def fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
 def host_is_short(found: Estimate) -> bool:
     """Whether the GPUs hold their share, but the host does not."""
     return not found.fits and not found.short  # unified memory counts twice
+
+
+MIB = 1 << 20
+
+
+def target_margins(flags: Flags, rig: Rig) -> tuple[int, ...]:
+    """Bytes to leave on each GPU, as ``--fit-target`` says: 1024 MiB unless it is given. Raises FlagError."""
+    return one_each("--fit-target", flags.fit_target, len(rig.gpus))
+
+
+def one_each(flag: str, mibs: Sequence[int], gpus: int) -> tuple[int, ...]:
+    """A value in MiB for all GPUs, or one each, as bytes for each. Raises FlagError."""
+    if len(mibs) not in (1, gpus):
+        raise FlagError(f"{flag} has {len(mibs)} values for {gpus} GPUs: give one for all, or one each")
+    return tuple(mib * MIB for mib in (tuple(mibs) * gpus if len(mibs) == 1 else mibs)[:gpus])

@@ -146,7 +146,9 @@ def test_presets(capsys: pytest.CaptureFixture[str]) -> None:
 def test_margins_for_fit(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX PRO 6000", "-c", "65536", "-np", "1"]
     assert main([*line, "--projector", "900"]) == 0
-    assert "--fit-target 2180 --fit-ctx 65536" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert out == "--fit on --fit-target 2180 --fit-ctx 65536\n"
+    assert "MiB for pools that grow at run time" in err
     assert main([*line, "--format", "ini"]) == 0
     assert "fit-target = 768" in capsys.readouterr().out
     assert main([*line, "--json"]) == 0
@@ -190,6 +192,8 @@ def test_a_projector_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--projector", "/nowhere/at/all.gguf"],
         ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--projector", __file__],
         ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--format", "sh"],
+        ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--fit-target", "100"],
+        ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "-fit", "off"],
     ],
 )
 def test_bad_presets_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -98,3 +100,13 @@ def test_nothing_fits() -> None:
     text = output.no_plan_text(made)
     assert "does not support different K" in text
     assert "- -ctv q8_0 fits:" in text
+
+
+def test_names_with_line_ends_stay_in_their_comment() -> None:
+    """A driver's or a program's; --gpu and rig files do not take them."""
+    made = plan()
+    gpus = tuple(replace(gpu, description=f"{gpu.description}\ntouch gone # ") for gpu in made.estimate.devices)
+    odd = replace(made, estimate=replace(made.estimate, devices=gpus))
+    for text in (output.plan_script(odd, "m.gguf"), output.plan_ini(odd, "m.gguf", "m")):
+        assert not re.search(r"^touch gone", text, re.MULTILINE)
+        assert "touch gone" in text

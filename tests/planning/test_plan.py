@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 
+from memplan.errors import FlagError
 from memplan.estimator import Question, ask, load_model
 from memplan.llama.flags import parse_flags
 from memplan.llama.placement import Placement, place
@@ -224,9 +226,27 @@ def test_sixteen_gpus_of_which_nothing_fits() -> None:
 
 
 def test_a_host_that_is_too_small() -> None:
-    plan = make_plan(setting("-c 65536 -np 1", ["RTX 3090"], host=32768))
+    plan = make_plan(setting("-c 65536 -np 1", ["RTX 3090"], host=60000))
     assert isinstance(plan, NoPlan)
     assert "the host is" in plan.why
+
+
+def test_a_host_alone_that_is_too_small() -> None:
+    plan = make_plan(setting("-c 65536 -np 1", [], host=83000))
+    assert isinstance(plan, NoPlan)
+    assert re.search(r"nothing fits; the host is [0-9]{3} MiB short", plan.why)
+
+
+def test_experts_that_flags_place_are_not_the_plans_to_count() -> None:
+    plan = make_plan(setting("-c 65536 -np 1 -ncmoe 30", ["2*RTX 3090"]))
+    assert isinstance(plan, Plan)
+    assert "every expert that your flags do not place is on a GPU" in plan.notes
+
+
+def test_names_to_search_for_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memplan.planning.plan.widen", lambda *_: pytest.fail("searched"))
+    with pytest.raises(FlagError, match="must be c, ub, np or cache"):
+        make_plan(setting("-c 65536 -np 1", ["2*RTX 3090"]), ["c", "x"])
 
 
 @pytest.mark.parametrize("name", ["c", "ub", "np", "cache"])
@@ -257,6 +277,6 @@ def test_how_much_is_missing_and_what_would_do_is_said() -> None:
     assert [change.args for change in plan.nearest] == [("-ngl", "0", "--no-op-offload")]
     smaller = make_plan(replace(of, margins=(629 * MIB,)))
     assert isinstance(smaller, Plan)
-    both = make_plan(setting("-c 65536 -np 1 -ngl 99", ["RTX 3060:12288:9000"], host=10000))
+    both = make_plan(setting("-c 65536 -np 1 -ngl 99", ["RTX 3090:24268:23000"], host=60000))
     assert isinstance(both, NoPlan)
     assert "the host is" in both.why
