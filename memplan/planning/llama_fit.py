@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
-from memplan.planning.attempt import Attempt
 from memplan.planning.cuts import Cutter
+from memplan.planning.fit_bound import Settled, Sizes
 from memplan.planning.layout import EVERY_LAYER, HOST, Layout
 from memplan.planning.ledger import Ledger
 from memplan.planning.nearest import PLACEMENT
 from memplan.planning.overrides import matched, write_overrides
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, gpu_weights, leaves_margins
+from memplan.planning.setting import Candidate, gpu_weights
 from memplan.result import Estimate
 
 MOST_ESTIMATES: Final = 48
 """A replay that takes more is given up: ``--fit`` itself may then not end."""
 
 LUCK: Final = 64 << 20
-"""Bytes that matter in a compute buffer: experts are larger by far."""
+"""Bytes that matter in a compute buffer, and that it may be smaller than was seen: experts are larger by far."""
 
 _WHOLE: Final = "_exps"
 _PARTS: Final = {
@@ -36,6 +36,8 @@ _PARTS: Final = {
     _WHOLE: ".ffn_(up|down|gate_up|gate)_(ch|)exps",
 }
 """What of a layer goes elsewhere (``get_overflow_pattern``), by what stays beside the attention."""
+
+_LOST: Final = {lost: pattern for lost, pattern in _PARTS.items() if lost != _WHOLE}
 
 _STOPS: Final = PLACEMENT - {"-dev", "--device", "-mg", "--main-gpu", "-sm", "--split-mode"}
 
@@ -113,64 +115,6 @@ class FitAnswer:
         return tuple(args)
 
 
-def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | None:
-    """``found``, or the placement with the fewest layers on the host that has as many weights on GPUs as ``--fit``'s.
-
-    ``--fit`` may put whole layers on the host where their attention would have had room, and fill that with experts.
-    And its patterns take a layer's shared expert along: where experts of the first layers, which route by token, are on
-    the host, that may close a hole in the compute buffer that is as large as an expert tensor.
-    """
-    ledger = search.ledger()
-    if ledger is None or (found is not None and not (found.layout.first or found.layout.host)):
-        return found
-    most = search.most if found is not None else None
-    if found is not None and most is not None and most.weights <= found.weights:
-        most = None
-    always = ledger.n_items > search.question.model.hparams.n_layer + 1  # --fit leaves layers of MTP out of its count
-    if found is not None and not always:
-        always = search.more and found is not search.most
-        always = always or _has_room(search, ledger, found) or _may_be_lucky(search, ledger, found)
-    answer = replay_fit(search, ledger, always, 0 if found is None else found.weights)
-    if answer is None or not leaves_margins(answer.estimate, search.setting.margins):
-        return found
-    if found is not None and found.weights >= answer.weights:
-        return found
-    if most is not None and most.weights >= answer.weights:
-        return most
-    last = ledger.n_items - answer.layers
-    computes = search.least_computes(answer.estimate)
-    for first in range(found.layout.first + 1 if found else 0, last + 1):
-        attempt = Attempt(search, ledger, not search.flags.op_offload, (first,))
-        other = attempt.with_weights(answer.weights, computes)
-        if other is not None and other.weights >= answer.weights:
-            return other
-    return answer.candidate(search, ledger)
-
-
-def _has_room(search: Search, ledger: Ledger, found: Candidate) -> bool:
-    """Whether a GPU has room for an expert of its own layers on the host: other holes in its buffer may be better."""
-    margins, homes = search.setting.margins, found.layout.homes()
-    left = {d: found.estimate.devices[device].left - margins[device] for d, device in enumerate(ledger.devices)}
-    host = (e for layer in ledger.experts[found.layout.first :] for e in layer if e.names[0] in found.layout.host)
-    return any(e.size <= left[homes[e.layer]] for e in host)
-
-
-def _may_be_lucky(search: Search, ledger: Ledger, found: Candidate) -> bool:
-    """Whether a shared expert on the host beside experts of the first layers makes the first compute buffer smaller."""
-    hashed = ledger.experts[: search.question.model.hparams.hash_layer_count]
-    layers = sorted({e.layer for layer in hashed for e in layer if e.names[0] in found.layout.host})
-    if found.layout.no_op_offload or "-ot" not in found.args:
-        return False
-    at, first = found.args.index("-ot") + 1, ledger.devices[0]
-    for il in layers[:2]:
-        args = list(found.args)
-        args[at] += rf",\.{il}\.ffn_gate_shexp={HOST}"
-        other = search.estimate(args)
-        if other.refused is None and other.devices[first].compute < found.estimate.devices[first].compute - LUCK:
-            return True
-    return False
-
-
 def replay_fit(search: Search, ledger: Ledger, always: bool = True, beat: int = 0) -> FitAnswer | None:
     """What ``--fit`` would place; unless ``always``, None when that is every layer's attention on GPUs.
 
@@ -189,6 +133,12 @@ def replay_fit(search: Search, ledger: Ledger, always: bool = True, beat: int = 
         search.refused = refused
 
 
+def fit_sizes(search: Search, ledger: Ledger) -> Sizes:
+    """The sums that bound what ``--fit`` can place."""
+    hparams = search.question.model.hparams
+    return Sizes(ledger, search.question.model.tensors.tensors, hparams.n_layer, _LOST)
+
+
 class _Replay:
     def __init__(self, search: Search, ledger: Ledger, beat: int) -> None:
         self.search = search
@@ -204,10 +154,13 @@ class _Replay:
         self.shares = [_Share()] * len(self.targets)
         self.mem: list[int] = []
         self.count = 0
+        self.sizes = fit_sizes(search, ledger)
 
     def answer(self, always: bool) -> FitAnswer | None:
         if self._attention() and not always:
             return None
+        if self._most_bytes(0) <= self.beat:
+            raise _GaveUp
         if sum(self.targets) > sum(self._ask(["-ot", rf"blk\.\d+{_PARTS[_WHOLE]}={HOST}"])):
             self._experts()
         args = self._args(self.shares, self.overflow)
@@ -296,7 +249,7 @@ class _Replay:
         start = next((i for i, share in enumerate(self.shares) if share.layers), self.last + 1)
         i = 0
         while i <= start <= self.last:
-            if self._most_bytes(i) < self.beat:
+            if i and self._most_bytes(i) <= self.beat:
                 raise _GaveUp
             start = self._fill(i, start)
             if start > self.last:
@@ -306,11 +259,18 @@ class _Replay:
             i += 1
 
     def _most_bytes(self, done: int) -> int:
-        """More weights than this are not to be had, when the first GPUs are ``done``: caches only change their GPU."""
+        """More weights than this are not to be had, when the first GPUs are ``done``."""
         found = self.search.estimate(self._args(self.shares, self.overflow))
         devices = [found.devices[d] for d in self.ledger.devices]
-        rest = zip(devices[done:], self.targets[done:], strict=True)
-        return sum(d.model for d in devices[:done]) + sum(t - d.compute - d.context + LUCK for d, t in rest)
+        computes = self.search.least_computes(found)
+        settled = [
+            Settled(share.layers, share.full, share.lost if share.part and share.lost != _WHOLE else "")
+            for share in self.shares
+        ]
+        rooms = [target - compute + LUCK for target, compute in zip(self.targets, computes, strict=True)]
+        first = self.n_items - sum(share.layers for share in self.shares)
+        more = self.sizes.most(first, settled[:done], rooms[done:]) - self.sizes.placed(first, settled)
+        return sum(d.model for d in devices) + more
 
     def _fill(self, i: int, start: int) -> int:
         high = list(self.shares)

@@ -12,9 +12,9 @@ from memplan.llama.flags import parse_flags
 from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
 from memplan.planning.cuts import Cutter
+from memplan.planning.fit_floor import no_less_than_fit
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
-from memplan.planning.llama_fit import no_less_than_fit
 from memplan.planning.nearest import SEARCHED, Change, context_for_all, few_enough, nearest_changes, widen
 from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting, leaves_margins

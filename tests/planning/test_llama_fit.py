@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
-from memplan.planning.llama_fit import FitAnswer, no_less_than_fit, replay_fit
+from memplan.planning.fit_floor import no_less_than_fit
+from memplan.planning.llama_fit import FitAnswer, replay_fit
 from memplan.planning.plan import Plan, make_plan
 from memplan.planning.search import Search
 from memplan.planning.setting import Setting, gpu_weights, leaves_margins
@@ -38,6 +41,12 @@ SMALL = {
 layers on GPUs, and bytes of weights there."""
 
 
+@cache
+def recorded(index: int) -> tuple[Search, FitAnswer]:
+    """What is replayed of a recorded question, once."""
+    return replayed(asked(RECORDED[index]))
+
+
 def replayed(of: Setting) -> tuple[Search, FitAnswer]:
     search = Search(of)
     ledger = search.ledger()
@@ -47,11 +56,34 @@ def replayed(of: Setting) -> tuple[Search, FitAnswer]:
     return search, answer
 
 
-@pytest.mark.parametrize("question", RECORDED, ids=[q["id"] for q in RECORDED])
-def test_replay_is_what_llama_cpp_answered(question: dict[str, dict[str, object]]) -> None:
-    _, answer = replayed(asked(question))
-    assert answer.layers == question["fit"]["ngl"]
-    assert answer.weights == question["fit"]["gpu_model_bytes"]
+@pytest.mark.parametrize("index", range(len(RECORDED)), ids=[q["id"] for q in RECORDED])
+def test_replay_is_what_llama_cpp_answered(index: int) -> None:
+    _, answer = recorded(index)
+    assert answer.layers == RECORDED[index]["fit"]["ngl"]
+    assert answer.weights == RECORDED[index]["fit"]["gpu_model_bytes"]
+
+
+@pytest.mark.parametrize("index", range(len(RECORDED)), ids=[q["id"] for q in RECORDED])
+def test_a_replay_is_given_up_only_where_it_cannot_win(index: int) -> None:
+    search, answer = recorded(index)
+    ledger = search.ledger()
+    assert ledger is not None
+    count = search.estimates
+    again = replay_fit(search, ledger, beat=answer.weights - 1)
+    assert again is not None
+    assert again.args == answer.args
+    assert search.estimates == count
+    assert replay_fit(search, ledger, beat=answer.weights + (8 << 30)) is None
+
+
+def test_experts_that_a_shared_one_makes_room_for() -> None:
+    of = setting("-c 32768 -np 4", ["RTX 3060"])
+    _, answer = replayed(of)
+    assert "ffn_(gate|gate_up|down)" in answer.args[-1]
+    assert leaves_margins(answer.estimate, of.margins)
+    plan = make_plan(of)
+    assert isinstance(plan, Plan)
+    assert gpu_weights(plan.estimate) >= answer.weights
 
 
 @pytest.mark.parametrize("name", SMALL)

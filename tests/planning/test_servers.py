@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from memplan.backends.devices import Rig
-from memplan.output.fit import fit_ini, fit_json, fit_text, no_fit_text
+from memplan.output.fit import fit_ini, fit_json, no_fit_text
 from memplan.output.plan import no_plan_text, plan_args, plan_ini, plan_object, plan_script, plan_table
 from memplan.planning.cuts import Cutter
 from memplan.planning.fit import Extra, fit_preset
@@ -82,7 +82,7 @@ def test_a_plan_of_an_exact_rig_says_nothing_of_it() -> None:
 @pytest.mark.parametrize(("gpu", "name"), [("M2 Ultra", "Metal"), ("rpc:h:1:90000", "RPC"), ("Strix Halo", "Vulkan")])
 def test_margins_for_fit_say_what_is_not_known(gpu: str, name: str) -> None:
     preset = fit_preset(setting(gpus=[gpu], margin=0), Extra())
-    for text in (fit_text(preset), fit_ini(preset), " ".join(json.loads(fit_json(preset))["warnings"])):
+    for text in (fit_ini(preset), " ".join(json.loads(fit_json(preset))["warnings"])):
         assert f"not exact: {name}" in text
     assert f"that of {name} is not known" in preset.reasons[0]
     assert (preset.args[:2] == ("--rpc", "h:1")) == (name == "RPC")

@@ -1,0 +1,81 @@
+"""A plan never has fewer bytes of weights on GPUs than llama.cpp's own ``--fit``: when that is asked, and what then."""
+
+from __future__ import annotations
+
+from memplan.planning.attempt import Attempt
+from memplan.planning.layout import HOST
+from memplan.planning.ledger import Ledger
+from memplan.planning.llama_fit import LUCK, fit_sizes, replay_fit
+from memplan.planning.search import Search
+from memplan.planning.setting import Candidate, leaves_margins
+
+
+def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | None:
+    """``found``, or the placement with the fewest layers on the host that has as many weights on GPUs as ``--fit``'s.
+
+    ``--fit`` may put whole layers on the host where their attention would have had room, and fill that with experts.
+    And its patterns take a layer's shared expert along: where experts of the first layers, which route by token, are on
+    the host, that may close a hole in the compute buffer that is as large as an expert tensor.
+    """
+    ledger = search.ledger()
+    if ledger is None or (found is not None and not (found.layout.first or found.layout.host)):
+        return found
+    most = search.most if found is not None else None
+    if found is not None and most is not None and most.weights <= found.weights:
+        most = None
+    always = ledger.n_items > search.question.model.hparams.n_layer + 1  # --fit leaves layers of MTP out of its count
+    if found is not None and not always:
+        always = _may_be_lucky(search, ledger, found)  # asked first, since bounds look at the least buffer seen
+        always = always or (search.more and found is not search.most)
+        always = always or _has_room(search, ledger, found) or _reaches_more(search, ledger, found)
+    answer = replay_fit(search, ledger, always, 0 if found is None else found.weights)
+    if answer is None or not leaves_margins(answer.estimate, search.setting.margins):
+        return found
+    if found is not None and found.weights >= answer.weights:
+        return found
+    if most is not None and most.weights >= answer.weights:
+        return most
+    last = ledger.n_items - answer.layers
+    computes = search.least_computes(answer.estimate)
+    for first in range(found.layout.first + 1 if found else 0, last + 1):
+        attempt = Attempt(search, ledger, not search.flags.op_offload, (first,))
+        other = attempt.with_weights(answer.weights, computes)
+        if other is not None and other.weights >= answer.weights:
+            return other
+    return answer.candidate(search, ledger)
+
+
+def _has_room(search: Search, ledger: Ledger, found: Candidate) -> bool:
+    """Whether a GPU has room for an expert of its own layers on the host: other holes in its buffer may be better."""
+    margins, homes = search.setting.margins, found.layout.homes()
+    left = {d: found.estimate.devices[device].left - margins[d] for d, device in enumerate(ledger.devices)}
+    host = (e for layer in ledger.experts[found.layout.first :] for e in layer if e.names[0] in found.layout.host)
+    return any(e.size <= left[homes[e.layer]] for e in host)
+
+
+def _reaches_more(search: Search, ledger: Ledger, found: Candidate) -> bool:
+    """Whether ``--fit`` has more experts in the same rooms: it takes the shared expert of a layer in part along,
+    and that may be what another expert lacks.
+    """
+    margins, gpus = search.setting.margins, search.setting.rig.gpus
+    computes = search.least_computes(found.estimate)
+    rooms = [gpus[d].free - margins[d] - compute for d, compute in zip(ledger.devices, computes, strict=True)]
+    layers = ledger.experts[found.layout.first :]
+    on_gpus = sum(e.size for layer in layers for e in layer if e.names[0] not in found.layout.host)
+    return fit_sizes(search, ledger).most(found.layout.first, (), rooms) > on_gpus
+
+
+def _may_be_lucky(search: Search, ledger: Ledger, found: Candidate) -> bool:
+    """Whether a shared expert on the host beside experts of the first layers makes the first compute buffer smaller."""
+    hashed = ledger.experts[: search.question.model.hparams.hash_layer_count]
+    layers = sorted({e.layer for layer in hashed for e in layer if e.names[0] in found.layout.host})
+    if found.layout.no_op_offload or "-ot" not in found.args:
+        return False
+    at, first = found.args.index("-ot") + 1, ledger.devices[0]
+    for il in layers[:2]:
+        args = list(found.args)
+        args[at] += rf",\.{il}\.ffn_gate_shexp={HOST}"
+        other = search.estimate(args)
+        if other.refused is None and other.devices[first].compute < found.estimate.devices[first].compute - LUCK:
+            return True
+    return False
