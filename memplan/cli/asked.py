@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from memplan.backends.devices import Rig
 from memplan.cli.arguments import Arguments
-from memplan.errors import RigError
+from memplan.errors import FlagError, RigError, shown
 from memplan.llama.flag_values import whole
+from memplan.llama.flags import Flags
 from memplan.result import Estimate
 
 if TYPE_CHECKING:
@@ -68,6 +69,18 @@ def for_machine(estimate: Estimate, machine: Detected) -> Estimate:
     notes = (f"for this machine's GPUs, from {machine.source}", *machine.notes)
     approximate = "; ".join(reason for reason in (estimate.approximate, machine.inexact) if reason)
     return replace(estimate, notes=(*estimate.notes, *notes), approximate=approximate)
+
+
+def model_of(arguments: Arguments, flags: Flags) -> str:
+    """The one model that is named, as MODEL or by ``-m``. Raises FlagError when none is, or two are."""
+    if arguments.model and flags.model and arguments.model != flags.model:
+        raise FlagError(
+            f"more than one model: {shown(arguments.model)} and {shown(flags.model)} of the flags; give only one"
+        )
+    model = arguments.model or flags.model
+    if not model:
+        raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
+    return model
 
 
 def access_of(arguments: Arguments, model: str) -> Access | None:

@@ -51,6 +51,7 @@ SETTINGS = ("--llama", "--app", *PATHS)
 
 VALUES = ("--with", "--top", *SETTINGS)
 _EXPERTS = same_setting("-cmoe") | same_setting("-ncmoe")
+_MODELS = same_setting("-m") | same_setting("-hf") | same_setting("-hff")
 """Which experts are on the host: one of these replaces the other, where for llama-server both would hold."""
 
 AS_GIVEN = "as given"
@@ -132,6 +133,8 @@ def _with(arguments: Arguments, text: str) -> Arguments:
     words = list(arguments.flags)
     replaced = {name for flag in _names(extra.flags) for name in same_setting(flag)}
     replaced |= _EXPERTS if replaced & _EXPERTS else set()
+    model = extra.model or parse_flags(extra.flags).model
+    replaced |= _MODELS if model else set()
     while words:
         flag = words.pop(0)
         count = arity(flag) or 0
@@ -139,7 +142,6 @@ def _with(arguments: Arguments, text: str) -> Arguments:
             kept += [flag, *words[:count]]
         del words[:count]
     found = replace(arguments, flags=(*kept, *extra.flags))
-    model = extra.model or parse_flags(extra.flags).model
     if model:
         found = replace(found, model=model)
     if extra.gpus or extra.rig is not None or extra.no_gpu:

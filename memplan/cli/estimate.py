@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import access_of, for_machine, rig_of
+from memplan.cli.asked import access_of, for_machine, model_of, rig_of
 from memplan.errors import FlagError, shown
 from memplan.llama.context import AS_RELEASED, Path, Paths
 from memplan.llama.flags import Flags, check_devices, parse_flags
@@ -103,7 +103,7 @@ def advice(arguments: Arguments, asked: Asked, result: Estimate) -> str:
 def read_question(arguments: Arguments) -> Asked:
     """Look up what was named: flags, GPUs, release, and last the model, which may take a while. Raises MemplanError."""
     flags = parse_flags(arguments.flags, arguments.app)
-    model = _model(arguments, flags)
+    model = model_of(arguments, flags)
     rig, machine = rig_of(arguments)
     check_devices(flags, rig)
     without_ops = tuple(dict.fromkeys(_op(name) for name in arguments.without_ops))
@@ -124,13 +124,6 @@ def _path(arguments: Arguments, option: str) -> Path:
     if text not in known:
         raise FlagError(f"{option} {shown(text)}: must be auto, fused or unfused")
     return known[text]
-
-
-def _model(arguments: Arguments, flags: Flags) -> str:
-    model = arguments.model or flags.model
-    if not model:
-        raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
-    return model
 
 
 def _op(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from memplan.backends.cards import find_card
 from memplan.backends.devices import Rig
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import access_of, host_of, rig_of
+from memplan.cli.asked import access_of, host_of, model_of, rig_of
 from memplan.cli.waiting import waiting
 from memplan.errors import FlagError, ProgramError
 from memplan.llama.flags import Flags, check_devices, parse_flags
@@ -67,9 +67,7 @@ def run(argv: Sequence[str]) -> int:
     flags = parse_flags(arguments.flags, arguments.app)
     if arguments.own.get("--program", ("given",))[-1] == "":
         raise FlagError("--program: an empty name; is a variable of the shell not set?")
-    model = arguments.model or flags.model
-    if not model:
-        raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
+    model = model_of(arguments, flags)
 
     from memplan.diagnosing.measure import Measured, NoFigures, find_measurer, is_server, measure, version_of
     from memplan.estimator import estimate

@@ -188,6 +188,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("slots", *GPU), "which model?"),
     (("slots", MODEL), "which GPUs?"),
     (("slots", MODEL, "other", *GPU), "more than one model"),
+    (("compare", MODEL, "-m", "other", "--llama", "v0.4.0", "--llama", "v0.5.0", *GPU), "more than one model"),
     (("paths", MODEL, *GPU, "--top", "0"), "--top 0: must be 1 or more"),
     (("paths", MODEL, *GPU, "--llama", "b1"), "older than any release"),
     (("paths", *GPU), "which model?"),

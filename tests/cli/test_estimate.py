@@ -51,8 +51,11 @@ def test_a_pasted_command_line(engine: Engine) -> None:
     assert engine.asked[1][1] == flags
 
 
-def test_model_before_m(engine: Engine) -> None:
-    assert main(["estimate", "deepseek-v4-flash", "-m", "/nowhere/x.gguf", "--gpu", CARD]) == 0
+def test_a_model_that_is_named_twice(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["estimate", "deepseek-v4-flash", "--gpu", CARD, "-m"]
+    assert main([*line, "deepseek-v4-flash"]) == 0
+    assert main([*line, "/nowhere/x.gguf"]) == 2
+    assert "more than one model: 'deepseek-v4-flash' and '/nowhere/x.gguf' of the flags" in capsys.readouterr().err
 
 
 def test_check_sets_the_exit_status(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
