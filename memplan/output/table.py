@@ -144,7 +144,7 @@ def _server(estimate: Estimate) -> Iterator[str]:
     elif server.prompt_cache:
         yield f"a prompt cache of up to {mib(server.prompt_cache)} MiB on the host (--cache-ram)"
     if server.checkpoints:
-        yield f"context checkpoints of up to {mib(server.checkpoints, up=True)} MiB there (--ctx-checkpoints)"
+        yield f"context checkpoints of up to {mib(server.checkpoints)} MiB there (--ctx-checkpoints)"
 
 
 def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[Text]:

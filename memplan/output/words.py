@@ -66,16 +66,32 @@ def verdict_line(estimate: Estimate) -> str:
     if not estimate.fits:
         short = [f"{device.name} is {mib(-device.left, up=True)} MiB short" for device in estimate.short]
         if host.left is not None and host.left < 0:
-            short.append(f"the host is {mib(-host.left, up=True)} MiB short")
+            short.append(f"the host is {mib(-host.left, up=True)} MiB short{mapped(estimate)}")
         return f"does not fit: {', '.join(short) or 'GPUs and host together need more than their one memory'}"
     if not used:
         unused = "; no GPU is used" if estimate.devices else ""
-        return f"needs {mib(host.used, up=True)} MiB of the host's memory{unused}"
+        return f"needs {mib(host.used)} MiB of the host's memory{unused}"
     tight = min(used, key=lambda device: device.left)
     which = f", the least of {len(used)} GPUs" if len(used) > 1 else ""
     unused = f" ({len(estimate.devices) - len(used)} more not used)" if len(used) < len(estimate.devices) else ""
-    unchecked = f"; the host needs {mib(host.used, up=True)} MiB (not checked)" if host_unchecked(estimate) else ""
+    unchecked = f"; the host needs {mib(host.used)} MiB (not checked)" if host_unchecked(estimate) else ""
     return f"fits: {mib(tight.left)} MiB left on {tight.name}{which}{unused}{unchecked}"
+
+
+def mapped(estimate: Estimate) -> str:
+    """What it means that the host alone is short, where its weights are pages of the file; else empty.
+
+    Repacked weights are never mapped (llama-model.cpp: load_tensors, v0.5.0).
+    """
+    host, repacked = estimate.host, estimate.buffers.get("CPU_REPACK")
+    short = 0 if host.left is None else -host.left
+    pages = host.model - (repacked.model if repacked is not None else 0)
+    if estimate.short or estimate.unified or estimate.flags.load_mode not in ("auto", "mmap") or not 0 < short <= pages:
+        return ""
+    return (
+        "; as its weights are mapped (--load-mode), llama.cpp starts all the same and reads from the disk, again and"
+        " again, what does not stay in memory"
+    )
 
 
 def host_unchecked(estimate: Estimate) -> bool:
@@ -94,7 +110,7 @@ def host_notes(estimates: Iterable[Estimate]) -> list[str]:
     most = max((e.host.used for e in estimates if host_unchecked(e)), default=0)
     if not most:
         return []
-    return [f"not checked: the host, which needs up to {mib(most, up=True)} MiB; --host-mib says what it has"]
+    return [f"not checked: the host, which needs up to {mib(most)} MiB; --host-mib says what it has"]
 
 
 def printable(text: str) -> str:

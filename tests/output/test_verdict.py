@@ -52,6 +52,15 @@ def test_what_does_not_fit() -> None:
     assert verdict_line(made_up(buffers=TOO_MUCH)).startswith("does not fit: CUDA1 is 595 MiB short")
     small = made_up(rig=replace(RIG, host_total=1000 * MIB))
     assert "the host is 51 MiB short" in verdict_line(small)
+    assert "starts" not in verdict_line(made_up(rig=replace(RIG, host_total=30 * MIB)))  # its buffers are no pages
+    pages = made_up(rig=replace(RIG, host_total=70000 * MIB), buffers=ON_HOST)
+    assert not pages.fits and verdict_line(pages).startswith("does not fit: the host is 6,043 MiB short; as")
+    assert "starts all the same and reads from the disk" in verdict_line(pages)
+    for flags in ("--load-mode none", "--mlock"):
+        read = made_up(flags, rig=replace(RIG, host_total=70000 * MIB), buffers=ON_HOST)
+        assert verdict_line(read) == "does not fit: the host is 6,043 MiB short"
+    repacked = {**ON_HOST, "CPU": BUFFERS["CPU"], "CPU_REPACK": BufferUse(75000 * MIB, 0, 0)}
+    assert "starts" not in verdict_line(made_up(rig=replace(RIG, host_total=70000 * MIB), buffers=repacked))
     unified = made_up(rig=replace(RIG, host_total=20000 * MIB))
     assert "their one memory" in verdict_line(replace(unified, unified=True))
 
