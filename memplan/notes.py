@@ -199,4 +199,4 @@ def _unified(estimate: Estimate) -> str:
 
 
 def _mib(size: int) -> str:
-    return f"{size / _MIB:,.0f} MiB"
+    return f"{(size + _MIB // 2) // _MIB:,} MiB"

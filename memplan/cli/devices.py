@@ -143,7 +143,7 @@ def _capability(gpu: Gpu) -> str | None:
 
 
 def _mib(size: int) -> str:
-    return f"{size // _MIB:,}"
+    return f"{(size + _MIB // 2) // _MIB:,}"
 
 
 def _printable(text: str) -> str:

@@ -349,7 +349,7 @@ def _compute(estimate: Estimate, device: str) -> int:
 
 
 def _mib(size: int) -> str:
-    return f"{round(size / _MIB):,} MiB"
+    return f"{(size + _MIB // 2) // _MIB:,} MiB"
 
 
 def _size(size: int | None, *, up: bool = False) -> str:
@@ -357,4 +357,4 @@ def _size(size: int | None, *, up: bool = False) -> str:
         return "memory"
     if size >= 10 * _GIB:
         return f"{size / _GIB:,.1f} GiB"
-    return f"{-(-size // _MIB) if up else round(size / _MIB):,} MiB"
+    return f"{-(-size // _MIB) if up else (size + _MIB // 2) // _MIB:,} MiB"

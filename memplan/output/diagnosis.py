@@ -126,7 +126,12 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
     ):
         yield "memplan does not predict that: by its figures it loads"
     if diagnosis.argv:
-        yield from _wrapped(f"predicted with: {shlex.join(diagnosis.argv)}", width)
+        # what is to be pasted stays in one line
+        command = shlex.join(diagnosis.argv)
+        if len(f"predicted with: {command}") <= width:
+            yield f"predicted with: {_printable(command)}"
+        else:
+            yield from ("predicted with:", f"  {_printable(command)}")
     for note in diagnosis.notes:
         yield from _wrapped(note, width, "- ")
 
@@ -134,9 +139,9 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
 def _mend_line(mend: Mend) -> str:
     """A mend, and what it comes to."""
     what = f"llama.cpp {mend.llama}, with the same flags" if mend.llama else shlex.join(mend.args)
-    about = [f"{mend.left // _MIB:,} MiB left on the fullest GPU"]
+    about = [f"{_mib(mend.left)} MiB left on the fullest GPU"]
     if mend.less:
-        about = [f"{mend.less // _MIB:,} MiB less on {mend.where}"]
+        about = [f"{_mib(mend.less)} MiB less on {mend.where}"]
     about += ["before other -ot"] if mend.first else []
     about += [f"in place of {' and '.join(mend.drop)}"] if mend.drop else []
     return f"  {what}  ({', '.join(about)})"
@@ -163,10 +168,17 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{row.buffer:{names}}  {part:7}  {row.logged / _MIB:>13,.2f}  {row.predicted / _MIB:>13,.2f}{mark}"
 
 
+def _mib(size: int) -> str:
+    return f"{(size + _MIB // 2) // _MIB:,}"
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def _wrapped(text: str, width: int, mark: str = "") -> list[str]:
-    text = "".join(char if char.isprintable() else " " for char in text)
     return textwrap.wrap(
-        text,
+        _printable(text),
         width,
         initial_indent=mark,
         subsequent_indent=" " * max(len(mark), 2),
