@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -21,16 +22,12 @@ _ESCAPES: Final = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[@-~]|\][^\x07\x1b]{0,256}
 def clean_lines(chunks: Iterable[bytes]) -> Iterator[str]:
     """The lines of a log that comes in chunks of bytes: decoded, without colours and control characters.
 
-    A carriage return ends a line as well (progress bars); JSON lines (``--log-jsonl``) give their message. Raises
-    LogError for a log that is no text or has no end.
+    A carriage return ends a line as well (progress bars); JSON lines (``--log-jsonl``, docker's json-file) give their
+    message. UTF-16 with a byte-order mark is read too, as PowerShell's ``>`` writes it. Raises LogError for a log that
+    has no end.
     """
-    rest, read = b"", 0
-    for chunk in chunks:
-        read += len(chunk)
-        if read > MAX_BYTES:
-            raise LogError(f"the log has more than {MAX_BYTES >> 20} MiB; cut out where llama.cpp loads the model")
-        if read == len(chunk) and chunk.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise LogError("the log is UTF-16 text, as PowerShell's > writes it; save it as UTF-8")
+    rest = b""
+    for chunk in _utf8(chunks):
         lines = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
         rest = lines.pop()[-MAX_LINE * 8 :]
         for line in lines:
@@ -40,14 +37,34 @@ def clean_lines(chunks: Iterable[bytes]) -> Iterator[str]:
         yield clean(rest)
 
 
+def _utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks as UTF-8, what they were at most ``MAX_BYTES``."""
+    utf16: codecs.IncrementalDecoder | None = None
+    start, read = b"", 0
+    for chunk in chunks:
+        read += len(chunk)
+        if read > MAX_BYTES:
+            raise LogError(f"the log has more than {MAX_BYTES >> 20} MiB; cut out where llama.cpp loads the model")
+        if read - len(chunk) < 2:
+            start += chunk
+            if read < 2:
+                continue
+            chunk, start = start, b""
+            if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                utf16 = codecs.getincrementaldecoder("utf-16")("replace")
+            chunk = chunk.removeprefix(codecs.BOM_UTF8)
+        yield chunk if utf16 is None else utf16.decode(chunk).encode("utf-8", "replace")
+    yield start
+
+
 def clean(line: bytes) -> str:
     """One line, as llama.cpp meant it."""
     text = line[: 4 * MAX_LINE].decode("utf-8", "replace")
-    if text.startswith('{"') and '"msg"' in text:
+    if text.startswith('{"') and ('"msg"' in text or '"log"' in text):
         try:
             entry = json.loads(text)
-            message = entry.get("msg") if isinstance(entry, dict) else None
-            text = message if isinstance(message, str) else text
+            message = (entry.get("msg") or entry.get("log")) if isinstance(entry, dict) else None
+            text = message.rstrip() if isinstance(message, str) else text
         except (ValueError, RecursionError):
             pass
     if text.isprintable():

@@ -65,15 +65,23 @@ class LogReader:
 
     def new_process(self) -> None:
         """llama.cpp was started, again perhaps."""
+        self._keep_process()
         command = self._process.command if self._load is None else ()
         self._process = Load(line=self._line, command=command)
         self._load = None
 
     def finish(self) -> list[Load]:
-        """All loads; a log that has none of a model's lines but a failure is one load too."""
-        if not self.loads and (self._process.failures or self._process.command):
+        """All loads; what has none of a model's lines but a failure, or that it is loaded, is one too."""
+        self._keep_process()
+        if not self.loads and (self._process.command or self._process.path):
             self.loads.append(self._process)
         return self.loads
+
+    def _keep_process(self) -> None:
+        """At default verbosity a load is known by its end alone."""
+        if self._load is None and (self._process.failures or self._process.ready):
+            self.loads.append(self._process)
+            del self.loads[:-MAX_LOADS]
 
     # --- what lines say ---
 
@@ -115,6 +123,10 @@ class LogReader:
     def _meta_data(self, m: re.Match[str]) -> None:
         load = self.begin()
         load.n_tensors, load.path = int(m[1]), m[2].strip()
+
+    def _model_path(self, m: re.Match[str]) -> None:
+        if self._load is None:
+            self._process.path = m[1].strip()
 
     def _key(self, m: re.Match[str]) -> None:
         if len(self.current.metadata) < _MAX_KEYS:
@@ -319,6 +331,7 @@ _RULES: Final[tuple[tuple[str, re.Pattern[str], _Take], ...]] = tuple(
         ("set to disabled", r": ([\w() -]{3,60}?)(?: was auto,| not supported,) set to disabled", _R._disabled),
         ("retrying without pipeline", r"retrying without pipeline parallelism", _R._retried),
         ("loaded meta data with", r"and (\d{1,9}) tensors from (.*?)(?: \(version .*\))?$", _R._meta_data),
+        ("loading model", r"load_model: loading model '([^']{1,1000})'", _R._model_path),
         ("no_alloc", r"print_info: no_alloc\s+= (\d)", _R._dry),
         ("offloaded ", r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU", _R._offloaded),
         ("using device ", r"using device (\S{1,40}) \((.*?)\) (?:\(\S+\) )?- (\d{1,9}) MiB free", _R._using_device),

@@ -316,6 +316,20 @@ def test_a_load_that_only_measures() -> None:
     assert short.cause.kind == "only-measured" and "CUDA0 would be" in short.cause.text
 
 
+def test_logs_of_default_verbosity() -> None:
+    """Lines of v0.5.0 without -v: a load is known by its end alone."""
+    said = (
+        "common_params_print_info: build 11200 (5f0c2b1de) with GNU 13.3.0 for Linux x86_64\n"
+        "srv    load_model: loading model '/models/flash.gguf'\n{}\n"
+    )
+    good, bad = said.format("main: model loaded"), said.format(CONTEXT + "failed to initialize the context: no room")
+    for log, kinds in ((good, ["nothing-wrong"]), (good + bad, ["nothing-wrong", "unknown"]), (bad, ["unknown"])):
+        found = diagnose_all(loads(log))
+        assert [each.cause.kind for each in found] == kinds
+        assert {each.load.path for each in found} == {"/models/flash.gguf"}
+    assert diagnose(loads(good)[0]).cause.text == "nothing wrong as far as the log says: the model was loaded"
+
+
 def test_an_argument_that_the_build_does_not_take() -> None:
     found = diagnose(loads("error: invalid argument: --ncmoe\n")[0])
     assert found.cause.kind == "argument-not-of-this-release" and found.cause.mend.startswith("-ncmoe")

@@ -7,8 +7,7 @@ import pytest
 
 from memplan.diagnosing.lines import MAX_LINE, clean, clean_lines
 from memplan.diagnosing.log import Load
-from memplan.diagnosing.reader import split_command
-from memplan.errors import LogError
+from memplan.diagnosing.reader import read_log, split_command
 from tests.diagnosing.test_diagnose import GOOD, LOGS, loads, text
 
 
@@ -73,8 +72,28 @@ def test_lines() -> None:
 def test_logs_that_are_none() -> None:
     assert loads("hello\nworld\n") == []
     assert loads(bytes(range(256)) * 100) == []
-    with pytest.raises(LogError, match="UTF-16"):
-        loads(GOOD.encode("utf-16"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig"])
+def test_text_as_powershell_writes_it(encoding: str) -> None:
+    data = (b"\xfe\xff" if encoding == "utf-16-be" else b"") + GOOD.replace("\n", "\r\n").encode(encoding)
+    for size in (1, 4095, len(data)):
+        read = read_log(clean_lines(data[at : at + size] for at in range(0, len(data), size)))
+        assert [(x.path, x.compute, len(x.metadata)) for x in read] == [
+            (x.path, x.compute, len(x.metadata)) for x in loads(GOOD)
+        ]
+    assert list(clean_lines([b"a"])) == ["a"] and list(clean_lines([])) == []
+
+
+def test_lines_of_dockers_json_files() -> None:
+    dressed = "".join(
+        json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-01-01T00:00:00Z"}, separators=(",", ":"))
+        + "\n"
+        for line in GOOD.splitlines()
+    )
+    assert [load.content for load in loads(dressed)] == [load.content for load in loads(GOOD)]
+    refused = '{"log":"error: invalid argument: --ncmoe\\n","stream":"stderr","time":"2026-01-01T00:00:00Z"}\n'
+    assert [load.failures[0].said for load in loads(refused)] == ["error: invalid argument: --ncmoe"]
 
 
 def test_no_line_takes_long() -> None:
