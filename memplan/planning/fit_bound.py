@@ -58,11 +58,12 @@ class Sizes:
             at += gpu.layers
         return total
 
-    def most(self, first: int, settled: Sequence[Settled], rooms: Sequence[int]) -> int:
+    def most(self, first: int, settled: Sequence[Settled], rooms: Sequence[int], left: int | None = None) -> int:
         """The most bytes of experts that ``--fit`` can place from layer ``first`` on.
 
         ``settled``: the GPUs that are done.  ``rooms``: for weights and caches, of the others; the last one also has
-        to hold the layers without experts that no other has room for.
+        to hold the layers without experts that no other has room for.  ``left``: what the last GPU of ``settled`` has
+        left for one more layer in part; None when that is settled too.
         """
         at, total, spare, carry = first, 0, 0, 0
         for gpu in settled:
@@ -71,6 +72,14 @@ class Sizes:
             total += self._expert_sums[at] - self._expert_sums[begin]
             rest = min(begin + gpu.layers, self.blocks)
             spare += self._dense_sums[max(rest, at)] - self._dense_sums[at]
+        if left is not None:
+            fits = [lost for lost in self.parts if at < self.blocks and self.kept(lost, at) <= left]
+            if not rooms:
+                return total + max([0, *(self.kept(lost, at) for lost in fits)])
+            if fits:
+                carry = min(self.parts[lost][at] for lost in fits)
+                total += self.experts[at]
+                at += 1
         for room in rooms[:-1]:
             room -= carry
             carry = 0

@@ -252,14 +252,17 @@ class _Replay:
             if i and self._most_bytes(i) <= self.beat:
                 raise _GaveUp
             start = self._fill(i, start)
-            if start > self.last:
+            if start > self.last or self._most_bytes(i + 1, filled=True) <= self.beat:
                 raise _GaveUp
             if self.shares[start].layers > (i == self.last):
                 start = self._one_more(i, start)
             i += 1
 
-    def _most_bytes(self, done: int) -> int:
-        """More weights than this are not to be had, when the first GPUs are ``done``."""
+    def _most_bytes(self, done: int, filled: bool = False) -> int:
+        """More weights than this are not to be had, when the first GPUs are ``done``.
+
+        ``filled``: the last of them may still get one more layer in part.
+        """
         found = self.search.estimate(self._args(self.shares, self.overflow))
         devices = [found.devices[d] for d in self.ledger.devices]
         computes = self.search.least_computes(found)
@@ -269,7 +272,8 @@ class _Replay:
         ]
         rooms = [target - compute + LUCK for target, compute in zip(self.targets, computes, strict=True)]
         first = self.n_items - sum(share.layers for share in self.shares)
-        more = self.sizes.most(first, settled[:done], rooms[done:]) - self.sizes.placed(first, settled)
+        left = rooms[done - 1] - devices[done - 1].model - devices[done - 1].context if filled else None
+        more = self.sizes.most(first, settled[:done], rooms[done:], left) - self.sizes.placed(first, settled)
         return sum(d.model for d in devices) + more
 
     def _fill(self, i: int, start: int) -> int:
