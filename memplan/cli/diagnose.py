@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from io import FileIO
@@ -11,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Final
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments, program_app, program_words
 from memplan.cli.asked import access_of, rig_of
-from memplan.errors import FlagError, LogError, shown
+from memplan.errors import FlagError, LogError, MemplanError, shown
 from memplan.infile import open_input
 from memplan.llama.flags import parse_flags
 
@@ -80,16 +81,23 @@ def run(argv: Sequence[str]) -> int:
     if not loads:
         name = "the log" if arguments.model == _STDIN else shown(arguments.model)
         raise LogError(f"{name}: llama.cpp loads no model in it; give what llama-server prints, best with -v")
-    header = None
+    header, notes = None, tuple[str, ...]()
     if flags.model:
         from memplan.models.open import open_model
 
-        header = open_model(flags.model, access_of(arguments, flags.model))
+        try:
+            header = open_model(flags.model, access_of(arguments, flags.model))
+        except MemplanError:
+            if not app or os.path.exists(flags.model):
+                raise
+            # a command line of another machine: the log may tell the model
+            notes = (f"{shown(flags.model)} is not here: the log's own model is taken, where it is known",)
     given = arguments.gpus or arguments.rig is not None or arguments.no_gpu
     if arguments.host_mib is not None and not given:
         raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
     rig = rig_of(arguments)[0] if given else None
-    asked = Asked(header, arguments.flags, rig, "" if arguments.llama == "latest" else arguments.llama)
+    llama = "" if arguments.llama == "latest" else arguments.llama
+    asked = Asked(header, arguments.flags, rig, llama, whole=bool(app), notes=notes)
     diagnoses = diagnose_all(chosen(loads, "--all" in arguments.own), asked)
     if arguments.json:
         sys.stdout.write(render_diagnoses_json(diagnoses))

@@ -27,6 +27,7 @@ from memplan.diagnosing.rigs import other_gpus, rig_of
 from memplan.errors import MemplanError, UnknownRelease
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags, check_devices, parse_flags
+from memplan.models.registry import ARCHITECTURES
 from memplan.releases import FORKS, LATEST, RELEASES, Release, find_release
 from memplan.result import Estimate
 
@@ -47,6 +48,8 @@ class Asked:
     llama: str = ""
     whole: bool = False
     """Whether the flags are a whole command line, so that what is not among them was not given."""
+    notes: tuple[str, ...] = ()
+    """What to say about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class _Work:
 
     def __init__(self, load: Load, asked: Asked, answers: Answers) -> None:
         self.load, self.asked, self.answers = load, asked, answers
-        self.notes: list[str] = []
+        self.notes: list[str] = list(asked.notes)
         self.other_model = False
         self.header = self._header()
         self.release, self.release_name = self._release()
@@ -145,6 +148,13 @@ class _Work:
                     f"the model given, {given.name}, has other tensors than the log's: no flags are recommended for it"
                 )
             return given
+        architecture = self.load.metadata.get("general.architecture", "")
+        if architecture and architecture not in ARCHITECTURES:
+            self.notes.append(
+                f"nothing is predicted: its architecture is {architecture}, and only {', '.join(ARCHITECTURES)} is"
+                " modelled"
+            )
+            return None
         names = builtin_models(self.load)
         if not names:
             why = "no built-in model has its tensors" if self.load.types else "the log does not show its tensors"

@@ -110,6 +110,14 @@ def test_flags_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert load["agrees"] and load["mends"] and load["model"] == "deepseek-v4-flash:antirez-q2"
 
 
+def test_a_command_line_of_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", GOOD, "llama-server", "-m", "/models/x.gguf", "-c", "131072", "-np", "1", "--json"]) == 0
+    (load,) = json.loads(capsys.readouterr().out)["loads"]
+    assert load["agrees"] and load["model"] == "deepseek-v4-flash:antirez-q2"
+    assert "'/models/x.gguf' is not here: the log's own model is taken, where it is known" in load["notes"]
+    assert main(["diagnose", GOOD, "-m", "/models/x.gguf"]) == 2
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

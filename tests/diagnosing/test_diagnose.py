@@ -330,6 +330,14 @@ def test_logs_of_default_verbosity() -> None:
     assert diagnose(loads(good)[0]).cause.text == "nothing wrong as far as the log says: the model was loaded"
 
 
+def test_another_architecture_is_said() -> None:
+    log = re.sub(r"(general.architecture str\s+= )deepseek4", r"\1llama", GOOD)
+    assert log != GOOD
+    found = diagnose(loads(log)[0])
+    assert found.estimate is None and found.model == ""
+    assert found.notes[0] == "nothing is predicted: its architecture is llama, and only deepseek4 is modelled"
+
+
 def test_an_argument_that_the_build_does_not_take() -> None:
     found = diagnose(loads("error: invalid argument: --ncmoe\n")[0])
     assert found.cause.kind == "argument-not-of-this-release" and found.cause.mend.startswith("-ncmoe")
