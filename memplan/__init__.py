@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from memplan.llama.refusals import Refusal
     from memplan.models.open import open_model as read_model
     from memplan.planning.api import plan
-    from memplan.planning.nearest import Change
     from memplan.planning.plan import NoPlan, Plan, Share
+    from memplan.planning.probing import Change
     from memplan.releases import RELEASES, Release, find_release
     from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
     from memplan.rig import parse_gpus

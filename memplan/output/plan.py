@@ -14,8 +14,8 @@ from memplan.notes import context_note
 
 if TYPE_CHECKING:
     from memplan.planning.advice import Advice
-    from memplan.planning.nearest import Change
     from memplan.planning.plan import NoPlan, Plan
+    from memplan.planning.probing import Change
 
 MIB = 1 << 20
 
@@ -257,8 +257,9 @@ def no_plan_text(plan: NoPlan, width: int = 80) -> str:
     if plan.refused is not None and plan.refused.mend:
         lines.append(f"to mend it: {plan.refused.mend}")
     for change in plan.nearest:
-        lines.append(f"- {change.change} fits: {_shell(change.args)}")
-    if not plan.nearest:
+        on_host = f" with {change.host_layers} layers on the host" if change.host_layers else ""
+        lines.append(f"- {change.change} fits{on_host}: {_shell(change.args)}")
+    if not plan.nearest and plan.refused is None:
         lines.append("no smaller context, ubatch or cache, and no fewer slots, would fit either")
     if plan.approximate:
         lines.append(f"not exact: {plan.approximate}")

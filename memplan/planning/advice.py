@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from memplan.llama.flags import Flags, same_setting
-from memplan.planning.nearest import CONTEXT_STEP, LEAST_CONTEXT, Words, cache_types, largest_number, slots, ubatches
+from memplan.planning.probing import CONTEXT_STEP, LEAST_CONTEXT, Words, cache_types, largest_number, slots, ubatches
 from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting
 from memplan.result import Estimate

@@ -11,7 +11,7 @@ from memplan.llama.placement import place_layers, split_points
 from memplan.llama.refusals import Refusal
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger, open_ledger
-from memplan.planning.setting import Setting
+from memplan.planning.setting import Setting, host_shortage
 from memplan.releases import Release, find_release
 from memplan.result import Estimate
 
@@ -19,8 +19,7 @@ from memplan.result import Estimate
 class Asking:
     """What one search asks.
 
-    ``refused``: why llama.cpp would not start, when an estimate said so.  ``host_is_short``: whether what fits the GPUs
-    leaves more to the host than it can hold.
+    ``refused``: why llama.cpp would not start, when an estimate said so.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -31,7 +30,6 @@ class Asking:
         model = load_model(setting.header, self.flags)
         self.question = Question(model, self.flags, setting.rig, release, setting.without_ops, paths=setting.paths)
         self.refused: Refusal | None = None
-        self.host_is_short = False
         self.estimates = 0
         self._known: dict[tuple[str, ...], Estimate] = {}
         self._ledger: Ledger | None = None
@@ -71,7 +69,9 @@ class Asking:
         return (self.estimate(()) if known is None else known).approximate
 
     def closest(self) -> tuple[tuple[str, ...], Estimate] | None:
-        """Of what was asked for and uses a GPU, the flags and estimate that are over by the least; None if all refused.
+        """Of what was asked for and uses a GPU, the flags and estimate that are over by the least, on GPUs first.
+
+        None if all are refused.
 
         One with every expert on the host is among them.
         """
@@ -81,10 +81,10 @@ class Asking:
             every = frozenset(name for layer in ledger.experts for e in layer for name in e.names)
             self.estimate(layout_args(replace(self.default_layout(ledger), host=every), ledger))
 
-        def short(known: tuple[tuple[str, ...], Estimate]) -> int:
+        def short(known: tuple[tuple[str, ...], Estimate]) -> tuple[int, int, int]:
             found = known[1]
             over = [m - d.left for d, m in zip(found.devices, margins, strict=True) if d.used]
-            return max([*over, 0 if found.host.left is None else -found.host.left])
+            return sum(max(0, lacking) for lacking in over), host_shortage(found), max(over)
 
         answers = [(args, e) for args, e in self._known.items() if not e.refused and any(d.used for d in e.devices)]
         return min(answers, key=short, default=None)

@@ -12,26 +12,21 @@ from dataclasses import replace
 from typing import Literal
 
 from memplan.planning.asking import Asking
+from memplan.planning.bare import BALANCE, ROUNDS, Bare
 from memplan.planning.cuts import Cut, Cutter, Kinds
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger
-from memplan.planning.setting import Candidate, fits_gpus, host_is_short, leaves_margins
+from memplan.planning.setting import Candidate, fits_gpus, host_is_short, host_shortage, leaves_margins
 from memplan.result import Estimate
 
 SETTINGS = frozenset({"k-v-types-differ", "quantized-v-needs-flash-attention", "tensors-not-of-this-release"})
 """Refusals that no placement mends."""
-
-ROUNDS = 6
-"""Estimates that one way to place experts may take."""
 
 WORTH = 0.9
 """Share of the time that a placement may take in place of llama.cpp's own split, where that fits with every expert."""
 
 SAME = 1.02
 """Prices whose ratio is below this are as good as the same, where room is to be spread."""
-
-BALANCE = 32 << 20
-"""Bytes to which room is spread evenly."""
 
 MANY = 4
 """GPUs from which on a gain of less than an expert tensor is not looked into."""
@@ -52,7 +47,11 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class Attempt:
-    """The search among placements of one sort."""
+    """The search among placements of one sort.
+
+    ``found``: the best whose GPUs leave their margins.  ``fine``: the best of those that the host has room for, too.
+    ``crowded``: whether it had no room for one.  ``loose``: whether such are looked at as well.
+    """
 
     def __init__(
         self, search: Asking, ledger: Ledger, no_op_offload: bool, firsts: Iterable[int] = (0,), effort: Effort = "best"
@@ -69,15 +68,29 @@ class Attempt:
         self.before = [g.free - m - p for g, m, p in zip(gpus, margins, ledger.pinned, strict=True)]
         self.copies = not no_op_offload and search.flags.op_offload
         self.found: Candidate | None = None
+        self.fine: Candidate | None = None
+        self.crowded = self.loose = False
         self.least = 0
         self.most: Candidate | None = None
         self.more = False
 
     def best(self) -> Candidate | None:
-        """The best that fits."""
+        """The best that fits.
+
+        Where only the host is short, all is looked for once more as if it were not: what has more bytes on GPUs than
+        the fastest, or is on the way there, may be what the host has room for.
+        """
+        found = self._best()
+        if found is None and self.crowded:
+            self.found, self.loose = None, True
+            found = self._best()
+        return found
+
+    def _best(self) -> Candidate | None:
         if self.effort == "any":
             self._any()
-            return self.found
+            if self.found is None or self.fine is not None or self._hopeless(self.found):
+                return self._settled()
         default = replace(self.search.default_layout(self.ledger), no_op_offload=self.no_op_offload)
         start = self._ask(default)
         if start.refused is not None and start.refused.kind in SETTINGS:
@@ -85,17 +98,56 @@ class Attempt:
         computes = self._computes(start)
         if self.firsts == (0,) and not self.no_op_offload:
             self._all_on_gpus(default, start, computes)
-        if self.found is None:
+        if self.found is None or self._tight():
             self._with_host(computes)
             if self.found is None:  # copies of inputs, or of other experts, may have made the first guess too large
                 self._any()
-                if self.found is not None and self.effort == "best":
+                if self.found is not None and self._thorough():
                     self._with_host(self._computes(self.found.estimate))
             if self.found is not None:
                 self._move(self.found)
-        if self.found is not None and self.effort == "best":
+        return self._filled()
+
+    def fewest(self) -> Candidate | None:
+        """The best with as few layers on the host as can be, where it is not to be guessed how few those are."""
+        if self._bare().fewest() and self.found is not None and self.effort != "any":
+            self._with_host(self._computes(self.found.estimate))
+            self._move(self.found)
+        return self._filled()
+
+    def least_on_gpus(self) -> Candidate | None:
+        """The output layer alone on a GPU: what does not fit so fits with no more layers there either."""
+        self._bare().any((self.ledger.n_items - 1,))
+        return self._settled()
+
+    def _filled(self) -> Candidate | None:
+        if self.found is not None and self._thorough():
             self.found = self._refill(self.found)
             self._most(self.found)
+        return self._settled()
+
+    def _tight(self) -> bool:
+        """Whether what was found leaves more to the host than it can hold: then every byte on a GPU counts."""
+        return self.found is not None and host_is_short(self.found.estimate)
+
+    def _hopeless(self, found: Candidate) -> bool:
+        """Whether the host lacks more than the GPUs have left, and than smaller copies of experts could free."""
+        margins, devices = self.search.setting.margins, found.estimate.devices
+        spare = sum(devices[d].left - margins[d] for d in self.ledger.devices)
+        if self.copies:
+            every = self.ledger.kinds
+            spare += devices[self.ledger.devices[0]].compute - self._least_copy(Kinds(every, every))
+        return host_shortage(found.estimate) > spare
+
+    def _thorough(self) -> bool:
+        return self.effort == "best" or self._tight()
+
+    def _settled(self) -> Candidate | None:
+        """What was found, if the host can hold its share; else what it can."""
+        if self._tight():
+            self.found = self.fine
+        if self.most is not None and host_is_short(self.most.estimate):
+            self.most = None
         return self.found
 
     def _refill(self, found: Candidate) -> Candidate:
@@ -155,32 +207,12 @@ class Attempt:
     def _any(self) -> None:
         every = self.ledger.kinds
         self._refine(Kinds(every, every), [0] * len(self.before), enough=True)
-        if self.found is None:
-            self._bare()
+        if self.found is None and not self.crowded:
+            self._bare().any(self.firsts)
 
-    def _bare(self) -> None:
-        """Every expert on the host, and room spread evenly: this fits where anything does."""
-        ledger = self.ledger
-        bare = Cutter(replace(ledger, experts=((),) * ledger.n_items), self.search.setting.bandwidths)
-        none = Kinds(_NOTHING, _NOTHING)
-        computes = [0] * len(self.before)
-        for _ in range(ROUNDS):
-            rooms = [before - compute for before, compute in zip(self.before, computes, strict=True)]
-            cut = bare.cut(rooms, none, self.firsts)
-            low, high = 0, max(rooms)
-            while cut is not None and high - low > BALANCE:
-                middle = (low + high) // 2
-                wider = bare.cut([room - middle for room in rooms], none, (cut.layout.first,))
-                low, high, cut = (low, middle, cut) if wider is None else (middle, high, wider)
-            if cut is None:
-                return
-            first = cut.layout.first
-            host = frozenset(name for layer in ledger.experts[first:] for e in layer for name in e.names)
-            layout = replace(cut.layout, host=host, no_op_offload=self.no_op_offload)
-            answer = self._ask(layout)
-            if answer.refused is not None or self._take(layout, answer) or self._computes(answer) == computes:
-                return
-            computes = self._computes(answer)
+    def _bare(self) -> Bare:
+        bandwidths = self.search.setting.bandwidths
+        return Bare(self.ledger, bandwidths, self.before, self.no_op_offload, self._ask, self._take)
 
     def with_weights(self, least: int, computes: Sequence[int]) -> Candidate | None:
         """The best that fits with about ``least`` bytes of weights on GPUs; ``computes``: a guess, rather too small."""
@@ -188,7 +220,7 @@ class Attempt:
         self._with_host(computes)
         if self.found is not None:
             self._move(self.found)
-        return self.found
+        return self._settled()
 
     def _ask(self, layout: Layout) -> Estimate:
         return self.search.estimate(layout_args(layout, self.ledger))
@@ -197,13 +229,17 @@ class Attempt:
         return [found.devices[d].compute for d in self.ledger.devices]
 
     def _candidate(self, layout: Layout, found: Estimate) -> Candidate | None:
-        """The layout, if it leaves the margins."""
+        """The layout, if it leaves the margins; whether the host has room is for ``_settled``."""
         if not fits_gpus(found, self.search.setting.margins):
             return None
+        new = Candidate(layout, tuple(layout_args(layout, self.ledger)), found, self.cutter.price(layout))
         if host_is_short(found):
-            self.search.host_is_short = True
-            return None
-        return Candidate(layout, tuple(layout_args(layout, self.ledger)), found, self.cutter.price(layout))
+            self.crowded = True
+            if not self.loose:
+                return None
+        elif self.fine is None or _rank(new) < _rank(self.fine):
+            self.fine = new
+        return new
 
     def _take(self, layout: Layout, found: Estimate) -> bool:
         """Keep a layout that leaves the margins, if it is better than what was found before."""
@@ -252,7 +288,7 @@ class Attempt:
             if self.copies:
                 guess[0] = self._least_copy(kinds, guess)
             self._refine(kinds, guess)
-            if self.found is not None and self.effort != "best":
+            if self.found is not None and not self._thorough():
                 return
         if self.copies and self.found is not None:
             self._turn(self.found, ways)
@@ -303,7 +339,7 @@ class Attempt:
             if answer.refused is not None:
                 return
             fits = self._take(layout, answer)
-            if fits and enough:
+            if fits and enough and not self._tight():
                 return
             lowered = False
             for d, (compute, (a, b)) in enumerate(zip(self._computes(answer), layout.ranges(), strict=True)):

@@ -15,10 +15,12 @@ from memplan.planning.cuts import Cutter
 from memplan.planning.fit_floor import no_less_than_fit
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
-from memplan.planning.nearest import SEARCHED, Change, context_for_all, few_enough, nearest_changes, widen
+from memplan.planning.nearest import context_for_all, few_enough, nearest_changes
+from memplan.planning.probing import Change
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, Setting, leaves_margins
+from memplan.planning.setting import Candidate, Setting, host_shortage, leaves_margins
 from memplan.planning.speed import SPLIT_MS
+from memplan.planning.widening import SEARCHED, widen
 from memplan.result import Estimate
 
 MIB = 1 << 20
@@ -85,7 +87,7 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
     """The best flags for a setting, or what to change.
 
     ``search_for``: settings that may be chosen too (``c``, ``ub``, ``np``, ``cache``): each is raised as far as it
-    costs no expert its place on a GPU, or lowered as far as it must be. Raises MemplanError for bad input.
+    costs no expert its place on a GPU, or lowered as far as it must be to have a plan. Raises MemplanError.
     """
     gpus, margins = len(setting.rig.gpus), len(setting.margins)
     if margins != gpus:
@@ -99,12 +101,13 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
         left_out += ("--rpc must stand before -dev and -ot, which name its devices",)
     chosen = (*servers, *few)
     setting = replace(setting, argv=(*fixed, *chosen))
+    hints: tuple[Layout, ...] = ()
     for name in search_for:
-        words, count = widen(setting, name)
+        words, count, hints = widen(setting, name)
         setting = replace(setting, argv=(*setting.argv, *words))
         chosen += words
         estimates += count
-    search = Search(setting)
+    search = Search(setting, hints)
     ledger = search.ledger()
     too_large = _too_large(search)
     if too_large:
@@ -116,7 +119,8 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
             return Plan(fixed, chosen, found_on_host, notes=("no GPU is in use: there is nothing to place",))
     in_full = found
     if ledger is not None and ledger.first is None and ledger.fixed_homes is None and search.refused is None:
-        found = found or search.find(partial=True)
+        if found is None and not search.crowded:
+            found = search.find(partial=True)
         kept, found = found, no_less_than_fit(search, found)
         if kept is not None and found is not None and found.layout.first > kept.layout.first:
             more = found.weights - kept.weights, found.layout.first - kept.layout.first
@@ -125,12 +129,9 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if in_full is None and found is not None:
         nearest, count = context_for_all(search)
         estimates += count
-    elif in_full is None and not search.host_is_short:
-        nearest, count = nearest_changes(search, chosen)
+    elif in_full is None:
+        nearest, count = nearest_changes(search, chosen, partial=ledger is not None and ledger.first is None)
         estimates += count
-        if not nearest and ledger is not None and ledger.first is None:
-            nearest, count = nearest_changes(search, chosen, partial=True)
-            estimates += count
     nearest = tuple(c if c.drop else replace(c, args=(*chosen, *c.args)) for c in nearest)
     if found is None or ledger is None:
         why, refused = _why(search, chosen), search.refused
@@ -196,10 +197,8 @@ def _why(search: Search, chosen: Sequence[str]) -> str:
     for device, margin in zip(closest.devices, search.setting.margins, strict=True):
         if device.used and device.left < margin:
             short.append(f"{device.name} is {_mib(margin - device.left)} short of its margin")
-    own = (device for device in closest.devices if not device.name.startswith(RPC))
-    on_gpus = sum(device.used for device in own) if closest.unified else 0
-    if closest.host.left is not None and closest.host.left < on_gpus:
-        short.append(f"the host is {_mib(on_gpus - closest.host.left)} short")
+    if host_shortage(closest):
+        short.append(f"the host is {_mib(host_shortage(closest))} short")
     said = f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
     least = min((device.left for device in closest.devices if device.used), default=-1)
     if least >= 0 and closest.fits:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memplan.planning.asking import Asking
 from memplan.planning.attempt import SETTINGS, Attempt, Effort
-from memplan.planning.setting import Candidate, Setting
+from memplan.planning.cuts import Cutter
+from memplan.planning.layout import Layout, layout_args
+from memplan.planning.ledger import Ledger
+from memplan.planning.setting import Candidate, Setting, leaves_margins
 
 
 class Search(Asking):
     """One search.
 
     ``most``: a placement with more bytes on GPUs than what was found, though it is slower.  ``more``: whether there may
-    be one, by sums.
+    be one, by sums.  ``crowded``: whether the GPUs can hold all attention, but the host not the rest.  ``hints``:
+    layouts that fitted a similar setting, to fall back on.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, hints: Sequence[Layout] = ()) -> None:
         super().__init__(setting)
         self.most: Candidate | None = None
         self.more = False
+        self.crowded = False
+        self.hints = hints
 
     def find(self, partial: bool = False, effort: Effort = "best", copies: bool | None = None) -> Candidate | None:
         """The best placement that fits, or None.
@@ -30,13 +38,53 @@ class Search(Asking):
         if ledger is None or (self.refused is not None and self.refused.kind in SETTINGS):
             return None
         ways = (False, True) if copies is None else (not copies,)
-        for no_op_offload in ways if self.flags.op_offload else (False,):
+        if not self.flags.op_offload:
+            ways = (False,)
+        if effort == "any":
+            known = self._hinted(ledger, ways, partial)
+            if known is not None:
+                return known
+            if partial:
+                return self._any_on_gpus(ledger, ways)
+        for no_op_offload in ways:
             firsts = range(ledger.n_items + 1) if partial else (0,)
             attempt = Attempt(self, ledger, no_op_offload, firsts, effort)
             found = attempt.best()
             self.most, self.more = attempt.most, attempt.more
-            if found is not None and (found.layout.first < ledger.n_items or ledger.first == ledger.n_items):
+            self.crowded = self.crowded or (attempt.crowded and not partial)
+            if found is not None and _uses_gpus(found, ledger):
                 return found
-            if self.host_is_short:
-                break
+        found = self._fewest(ledger, ways, effort) if partial else None
+        return found or self._hinted(ledger, ways, partial)
+
+    def _fewest(self, ledger: Ledger, ways: Sequence[bool], effort: Effort) -> Candidate | None:
+        """With the fewest layers on the host, looked for one by one."""
+        attempts = [Attempt(self, ledger, no_op_offload, range(ledger.n_items), effort) for no_op_offload in ways]
+        found = [candidate for attempt in attempts if (candidate := attempt.fewest()) is not None]
+        return min(found, key=lambda candidate: candidate.layout.first, default=None)
+
+    def _any_on_gpus(self, ledger: Ledger, ways: Sequence[bool]) -> Candidate | None:
+        """Any with layers on the host: the fewest that can be on GPUs, or more where the host lacks room for that."""
+        for no_op_offload in ways:
+            attempt = Attempt(self, ledger, no_op_offload, range(ledger.n_items), "any")
+            found = attempt.least_on_gpus()
+            if found is None and attempt.crowded:
+                found = attempt.best()
+            if found is not None:
+                return found
         return None
+
+    def _hinted(self, ledger: Ledger, ways: Sequence[bool], partial: bool) -> Candidate | None:
+        """A layout that fitted a similar setting, if it fits this one."""
+        for layout in self.hints:
+            if layout.no_op_offload in ways and (partial or not layout.first):
+                args = tuple(layout_args(layout, ledger))
+                found = self.estimate(args)
+                if leaves_margins(found, self.setting.margins):
+                    price = Cutter(ledger, self.setting.bandwidths).price(layout)
+                    return Candidate(layout, args, found, price)
+        return None
+
+
+def _uses_gpus(found: Candidate, ledger: Ledger) -> bool:
+    return found.layout.first < ledger.n_items or ledger.first == ledger.n_items

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memplan.backends.devices import Rig
+from memplan.backends.devices import RPC, Rig
 from memplan.errors import FlagError
 from memplan.gguf.header import Header
 from memplan.llama.context import AS_RELEASED, Paths
@@ -75,6 +75,13 @@ def fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
 def host_is_short(found: Estimate) -> bool:
     """Whether the GPUs hold their share, but the host does not."""
     return not found.fits and not found.short  # unified memory counts twice
+
+
+def host_shortage(found: Estimate) -> int:
+    """Bytes that the host lacks; 0 when it has enough or its memory is not known."""
+    own = (device for device in found.devices if not device.name.startswith(RPC))
+    on_gpus = sum(device.used for device in own) if found.unified else 0
+    return 0 if found.host.left is None else max(0, on_gpus - found.host.left)
 
 
 MIB = 1 << 20

@@ -1,0 +1,96 @@
+"""Placements with every expert on the host and room spread evenly: one of them fits where anything does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from memplan.planning.cuts import Cutter, Kinds
+from memplan.planning.layout import Layout
+from memplan.planning.ledger import Ledger
+from memplan.planning.speed import Bandwidths
+from memplan.result import Estimate
+
+BALANCE: Final = 32 << 20
+"""Bytes to which room is spread evenly."""
+
+ROUNDS: Final = 6
+"""Estimates that a way to place layers may take."""
+
+_NOTHING: Final = Kinds(frozenset(), frozenset())
+
+
+class Bare:
+    """Looks for them.
+
+    ``before``: what each GPU has for everything.  ``ask``: the estimate of a layout.  ``take``: whether a layout fits
+    by its estimate; it may keep it.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        bandwidths: Bandwidths,
+        before: Sequence[int],
+        no_op_offload: bool,
+        ask: Callable[[Layout], Estimate],
+        take: Callable[[Layout, Estimate], bool],
+    ) -> None:
+        self.ledger = ledger
+        self.before = before
+        self.no_op_offload = no_op_offload
+        self.ask = ask
+        self.take = take
+        self._cutter = Cutter(replace(ledger, experts=((),) * ledger.n_items), bandwidths)
+
+    def any(self, firsts: Iterable[int]) -> bool:
+        """Whether one with so many layers on the host fits; ``firsts``: the fewer the better."""
+        firsts = tuple(firsts)
+        computes = [0] * len(self.before)
+        for _ in range(ROUNDS):
+            layout = self._spread(computes, firsts)
+            if layout is None:
+                return False
+            answer = self.ask(layout)
+            if answer.refused is not None:
+                return False
+            if self.take(layout, answer):
+                return True
+            seen = [answer.devices[d].compute for d in self.ledger.devices]
+            if len(firsts) == 1:  # else layers may go from GPU to GPU and back for ever
+                seen = list(map(max, seen, computes))
+            if seen == computes:
+                return False
+            computes = seen
+        return False
+
+    def fewest(self) -> bool:
+        """Whether one fits at all; the one with the fewest layers on the host is taken last.
+
+        What a GPU computes for one layer may need more than it has for the output alone, and what it needs does not
+        grow evenly: so the number of layers is halved, not guessed.
+        """
+        low, high = -1, self.ledger.n_items - 1
+        if self.ledger.first is not None or self.ledger.fixed_homes is not None or not self.any((high,)):
+            return False
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.any((middle,)):
+                high = middle
+            else:
+                low = middle
+        return True
+
+    def _spread(self, computes: Sequence[int], firsts: Sequence[int]) -> Layout | None:
+        rooms = [before - compute for before, compute in zip(self.before, computes, strict=True)]
+        cut = self._cutter.cut(rooms, _NOTHING, firsts)
+        low, high = 0, max(rooms)
+        while cut is not None and high - low > BALANCE:
+            middle = (low + high) // 2
+            wider = self._cutter.cut([room - middle for room in rooms], _NOTHING, (cut.layout.first,))
+            low, high, cut = (low, middle, cut) if wider is None else (middle, high, wider)
+        if cut is None:
+            return None
+        host = frozenset(name for layer in self.ledger.experts[cut.layout.first :] for e in layer for name in e.names)
+        return replace(cut.layout, host=host, no_op_offload=self.no_op_offload)

@@ -1,0 +1,175 @@
+"""Plans for variants of a setting: smaller and larger ones, and how much of the setting they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from memplan.llama.flags import Flags, parse_flags
+from memplan.planning.attempt import Effort
+from memplan.planning.layout import Layout
+from memplan.planning.search import Search
+from memplan.planning.setting import Candidate, Setting, leaves_margins
+from memplan.result import Estimate
+
+CONTEXT_STEP: Final = 1024
+"""Tokens between the contexts that are tried."""
+
+LEAST_CONTEXT: Final = 4096
+"""The smallest context that is proposed, as llama.cpp's ``--fit-ctx``."""
+
+LEAST_UBATCH: Final = 32
+"""The smallest ubatch that is proposed: below it the GPUs take no op from the host
+(``ggml_backend_cuda_device_offload_op``)."""
+
+UBATCH_STEP: Final = 256
+"""Tokens between the ubatches that are tried; below that, powers of two are."""
+
+HINTS: Final = 2
+"""Layouts that are kept for the next variants."""
+
+CACHES = ("f16", "q8_0", "q4_0")
+BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8, "q5_1": 6, "q5_0": 6, "q4_1": 5, "q4_0": 4, "iq4_nl": 4}
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change with which a plan fits.
+
+    ``change``: what to change, as it is written on a command line.  ``args``: the changed flags and all placement
+    flags, to add to the user's own.  ``drop``: flags of the user's that must go.  ``kept``: about how much of the
+    setting is left, 1 for all.  ``estimate``: exact.  ``host_layers``: how many layers are on the host.
+    """
+
+    change: str
+    args: Words
+    estimate: Estimate
+    kept: float
+    drop: Words = ()
+    host_layers: int = 0
+
+
+class Prober:
+    """Finds plans for variants of a setting, and counts their estimates.
+
+    ``partial``: with whole layers on the host if need be.  ``copies``: as ``Search.find`` takes it.  ``hints``: layouts
+    that fitted, the last first: one that fits a variant proves it with a single estimate.
+    """
+
+    def __init__(self, setting: Setting, partial: bool = False) -> None:
+        self.setting = setting
+        self.partial = partial
+        self.copies: bool | None = None
+        self.flags = parse_flags(setting.argv, setting.app)
+        self.estimates = 0
+        self.hints: tuple[Layout, ...] = ()
+
+    def fits(self, words: Sequence[str]) -> bool:
+        """Whether any placement fits with these flags added."""
+        return self._find(words, "any") is not None
+
+    def plan(self, words: Sequence[str]) -> Candidate | None:
+        """The best placement with these flags added."""
+        return self._find(words, "best")
+
+    def change(self, words: Words, kept: float) -> Change | None:
+        """The same as a change; None when nothing fits."""
+        found = self._find(words, "good")
+        if found is None:
+            return None
+        return Change(" ".join(words), (*words, *found.args), found.estimate, kept, host_layers=found.layout.first)
+
+    def _find(self, words: Sequence[str], effort: Effort) -> Candidate | None:
+        search = Search(replace(self.setting, argv=(*self.setting.argv, *words)), self.hints)
+        found = search.find(self.partial, effort, self.copies)
+        self.estimates += search.estimates
+        if found is None and search.ledger() is None and search.refused is None:  # no GPU is in use
+            on_host = search.estimate(())
+            if leaves_margins(on_host, self.setting.margins):
+                found = Candidate(Layout(0, ()), (), on_host, 0.0)
+        if found is not None and found.layout not in self.hints:
+            self.hints = (found.layout, *self.hints)[:HINTS]
+        return found
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens of context that the flags ask for."""
+        return self.flags.n_ctx or self.trained
+
+    @property
+    def trained(self) -> int:
+        """The model's training context."""
+        return Search(self.setting).question.model.hparams.n_ctx_train
+
+    def context(self, step: int = CONTEXT_STEP, least: int = 0) -> Change | None:
+        """The largest context with which a plan fits, in whole steps, below what was asked for and from ``least``."""
+        n_ctx = self.n_ctx
+        low = -(-max(LEAST_CONTEXT, CONTEXT_STEP * self.flags.n_parallel, least) // step)
+        steps = largest_number((n_ctx - 1) // step, lambda n: self.fits(("-c", str(n * step))), low)
+        while steps is not None:
+            change = self.change(("-c", str(steps * step)), steps * step / n_ctx)
+            if change is not None:
+                return change
+            steps = steps - 1 if steps > low else None
+        return None
+
+    def ubatch(self, least: int = 0) -> Change | None:
+        """The largest ubatch with which a plan fits, below what was asked for and from ``least``."""
+        asked = asked_ubatch(self.flags)
+        sizes = [2**n for n in range(5, 8)] + list(range(UBATCH_STEP, asked, UBATCH_STEP))
+        sizes = [ub for ub in sizes if least <= ub < asked]
+        last = largest_number(len(sizes) - 1, lambda n: self.fits(("-ub", str(sizes[n]))), 0)
+        return None if last is None else self.change(("-ub", str(sizes[last])), sizes[last] / asked)
+
+    def first_of(self, options: Options, more_than: float = 0.0) -> Change | None:
+        """The first that fits of options that keep more of the setting than ``more_than``."""
+        options = [(words, kept) for words, kept in options if kept > more_than]
+        return next((c for words, kept in options if self.fits(words) and (c := self.change(words, kept))), None)
+
+
+def largest_number(high: int, fits: Callable[[int], bool], low: int) -> int | None:
+    """The largest number up to ``high`` that fits, by bisection; None when ``low`` does not."""
+    if high < low or not fits(low):
+        return None
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+Options = list[tuple[Words, float]]
+"""Flags, and about how much of the setting they leave, 1 for all."""
+
+
+def asked_ubatch(flags: Flags) -> int:
+    """Tokens that are computed at once, as far as flags say."""
+    return min(flags.n_ubatch, flags.n_batch)
+
+
+def ubatches(flags: Flags) -> Options:
+    """Smaller ubatches, the largest first, each with its share of what was asked for."""
+    ubatch = asked_ubatch(flags)
+    lower = [2**n for n in range(ubatch.bit_length(), 4, -1) if LEAST_UBATCH <= 2**n < ubatch]
+    return [(("-ub", str(ub)), ub / ubatch) for ub in lower]
+
+
+def slots(flags: Flags) -> Options:
+    """Fewer slots, the most first."""
+    count = flags.n_parallel
+    unified = ("-kvu",) if flags.kv_unified and "-kvu" not in flags.given else ()
+    fewer = [n for n in range(count - 1, 0, -1) if n < 4 or n in (count - 1, count // 2, count // 4)]
+    return [(("-np", str(n), *(unified if n > 1 else ())), n / count) for n in fewer]
+
+
+def cache_types(flags: Flags) -> Options:
+    """Cache types of fewer bits, the most first."""
+    bits = BITS[flags.type_k]
+    lower = [kind for kind in CACHES if BITS[kind] < bits]
+    return [(("-ctk", kind, "-ctv", kind), BITS[kind] / bits) for kind in lower]
