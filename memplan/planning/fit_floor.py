@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memplan.planning.attempt import Attempt
+from memplan.planning.attempt import MANY, Attempt
 from memplan.planning.layout import HOST
 from memplan.planning.ledger import Ledger
 from memplan.planning.llama_fit import LUCK, fit_sizes, replay_fit
@@ -62,7 +62,8 @@ def _reaches_more(search: Search, ledger: Ledger, found: Candidate) -> bool:
     rooms = [gpus[d].free - margins[d] - compute for d, compute in zip(ledger.devices, computes, strict=True)]
     layers = ledger.experts[found.layout.first :]
     on_gpus = sum(e.size for layer in layers for e in layer if e.names[0] not in found.layout.host)
-    return fit_sizes(search, ledger).most(found.layout.first, (), rooms) > on_gpus
+    least = min((e.size for layer in layers for e in layer), default=0) if len(rooms) >= MANY else 1
+    return fit_sizes(search, ledger).most(found.layout.first, (), rooms) - on_gpus >= least
 
 
 def _may_be_lucky(search: Search, ledger: Ledger, found: Candidate) -> bool:

@@ -102,7 +102,6 @@ FITTING = {
     "attention that does not all fit": case("-c 65536 -np 1", "RTX 3070"),
     "copies of inputs that do not fit": case("-c 524288 -np 1 -ub 2048", "2*RTX A6000"),
     "Pro on small cards": case("-c 65536 -np 1", "RTX 3090", "2*RTX 3060", model="pro-mxfp4"),
-    "unequal": case("-c 131072 -np 1 -ub 512", "RTX 5090", "RTX 3060", "RTX 4060 Ti", "P40", "RTX 3090"),
     "four slots": case("-c 131072 -ub 1024", "2*RTX 3090"),
     "an older release": case("-c 65536 -np 1", "2*RTX 3090", llama="v0.4.0"),
     "caches on the host": case("-c 65536 -np 1 -nkvo", "RTX 3090"),
