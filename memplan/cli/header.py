@@ -28,7 +28,8 @@ Options:
   --sparse           let the file seem as long as the model, with a hole for its
                      data, so that llama-fit-params can measure it
   --offline          read no header from the network, only from the cache
-  --no-cache         keep no header that was read from the network
+  --no-cache         read headers from the network anew and keep none; what was
+                     kept before is kept as it is there now
   -h, --help         print this
 
 Examples:

@@ -39,7 +39,8 @@ Options:
   --hyper-connections PATH
                      the same for the hyper-connections' ops
   --offline          read no header from the network, only from the cache
-  --no-cache         keep no header that was read from the network
+  --no-cache         read headers from the network anew and keep none; what was
+                     kept before is kept as it is there now
   --json             print one JSON object, sizes in bytes
   --check            exit with 1 when it does not fit, or llama.cpp refuses
   -h, --help         print this

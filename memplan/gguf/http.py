@@ -36,7 +36,8 @@ class Policy:
 
     ``timeout``: without a byte, for connecting and for reading.  ``attempts``: failures in a row, none of them with
     progress, that end it.  ``most``: requests for one file in all.  ``backoff``: the first pause, doubled each time.
-    ``slow_after``, ``slow_bytes``: fewer bytes than these in so long count as a failure.
+    ``slow_after``, ``slow_bytes``: fewer bytes than these in so long count as a failure.  ``total``: for one header in
+    all, whatever comes meanwhile.
     """
 
     timeout: float = 15.0
@@ -45,6 +46,7 @@ class Policy:
     backoff: float = 0.5
     slow_after: float = 30.0
     slow_bytes: int = 32 << 10
+    total: float = 600.0
 
 
 class _Failed(Exception):
@@ -129,6 +131,7 @@ class RemoteFile:
         self._failures = 0
         self._failed_at = 0
         self._since = (0.0, 0)
+        self._ends = time.monotonic() + self._policy.total
 
     def read(self, size: int, /) -> bytes:
         """At most ``size`` bytes; none at the end of the file."""
@@ -173,6 +176,9 @@ class RemoteFile:
             headers["If-None-Match"] = self.known_etag
         self.requests += 1
         response = _open(self._opener, self.address, headers, self._token, self._policy.timeout, self.name)
+        if time.monotonic() > self._ends:
+            response.close()
+            raise self.too_slow()
         self._since = (time.monotonic(), self.position)
         status = response.status
         if status == 416:
@@ -210,6 +216,8 @@ class RemoteFile:
             return b""
         started, at = self._since
         now = time.monotonic()
+        if now > self._ends:
+            raise self.too_slow()
         if now - started > self._policy.slow_after:
             if self.position - at < self._policy.slow_bytes:
                 raise _Failed(f"{self.position - at} bytes in {now - started:.0f} s")
@@ -225,10 +233,17 @@ class RemoteFile:
             self._left -= len(data)
         return data
 
+    def too_slow(self) -> Unreachable:
+        """The error for a header that is not there in the time that all of it may take."""
+        total = self._policy.total
+        return Unreachable(f"{self.name}: not read in {total:.0f} s; check the connection, or try later")
+
     def _try_again(self, failure: _Failed) -> None:
         if self.position - self._failed_at >= _PROGRESS:
             self._failures = 0
         self._failures += 1
+        if time.monotonic() > self._ends:
+            raise self.too_slow()
         self._failed_at = self.position
         if self._failures >= self._policy.attempts or self.requests >= self._policy.most:
             times = f"{self.requests} attempts" if self.requests > 1 else "one attempt"

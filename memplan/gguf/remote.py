@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 from memplan.errors import HeaderError, RemoteError
@@ -33,8 +34,9 @@ _T = TypeVar("_T")
 class Access:
     """How the network may be used.
 
-    ``offline``: not at all, only what is in the cache.  ``cache``: keep what was read, and use it again.  ``progress``:
-    called with a name and the bytes received so far.  ``warn``: called with a line that a user should see.
+    ``offline``: not at all, only what is in the cache.  ``cache``: keep what was read, and use it again; without, a
+    header that was kept before is read and kept anew.  ``progress``: called with a name and the bytes received so far.
+    ``warn``: called with a line that a user should see.
     """
 
     offline: bool = False
@@ -73,8 +75,10 @@ def read_remote_raw(model: str, access: Access | None = None) -> list[RawHeader]
     return in_parallel([task(i) for i in range(count)])
 
 
-def in_parallel(tasks: Sequence[Callable[[], _T]], at_once: int = _AT_ONCE) -> list[_T]:
+def in_parallel(tasks: Sequence[Callable[[], _T]], at_once: int = _AT_ONCE, seconds: float | None = None) -> list[_T]:
     """The results of all tasks, in order; the first exception ends it at once.
+
+    Raises ``queue.Empty`` when none ends for so many ``seconds``.
 
     The threads are daemons, so nobody waits for a dead connection when the user has given up.
     """
@@ -100,9 +104,12 @@ def in_parallel(tasks: Sequence[Callable[[], _T]], at_once: int = _AT_ONCE) -> l
     results: dict[int, _T] = {}
     try:
         while len(results) < len(tasks):
-            i, result, error = done.get()
+            i, result, error = done.get(timeout=seconds)
             if error is not None:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # its frames hold this one: what they opened is closed now, not by the collector
             results[i] = result  # type: ignore[assignment]
     finally:
         stop.set()
@@ -122,7 +129,7 @@ def _read(address: str, token: str, window: int, access: Access) -> RawHeader:
         file.known_etag = entry.etag
     try:
         with file:
-            raw = read_raw(file, file.name)
+            raw = _in_time(lambda: read_raw(file, file.name), file.name, access.policy)
     except NotModified:
         if kept is None:
             raise RemoteError(f"{file.name}: the server says that it has not changed, but it was never read") from None
@@ -134,9 +141,17 @@ def _read(address: str, token: str, window: int, access: Access) -> RawHeader:
         if access.warn:
             access.warn(f"{error}; the cached header is used")
         return kept
-    if access.cache:
+    if access.cache or cache.load(address) is not None:  # what was kept is not left as it was
         cache.store(address, raw.data, file.etag)
     return raw
+
+
+def _in_time(task: Callable[[], _T], name: str, policy: Policy) -> _T:
+    """The result of a task that must not last longer than ``policy.total``. Raises Unreachable when it does."""
+    try:
+        return in_parallel([task], seconds=policy.total)[0]
+    except Empty:
+        raise Unreachable(f"{name}: not read in {policy.total:.0f} s; check the connection, or try later") from None
 
 
 def _parse(data: bytes, name: str) -> RawHeader | None:
@@ -156,7 +171,8 @@ def _listing(location: hub.Location, access: Access) -> list[str]:
     paths: list[str] = []
     address = location.listing
     for _ in range(_MAX_PAGES):
-        data, headers = fetch(address, name=location.name, token=location.token, policy=access.policy)
+        page = partial(fetch, address, name=location.name, token=location.token, policy=access.policy)
+        data, headers = _in_time(page, location.name, access.policy)
         paths += hub.parse_listing(location, data)
         address = hub.next_page(location, headers)
         if not address:

@@ -15,7 +15,7 @@ from memplan.gguf.remote import FIRST_WINDOW, SHARD_WINDOW, Access, in_parallel,
 from memplan.gguf.source import read_header
 from memplan.models.open import open_model
 from tests.gguf import writer
-from tests.gguf.server import Server, cut, redirect, running, silent, status, trickle
+from tests.gguf.server import Handler, Server, cut, redirect, running, silent, status, trickle
 
 SMALL = writer.small()
 WITH_DATA = SMALL + b"\0" * 3_000_000
@@ -210,6 +210,20 @@ def test_silence_and_trickles_end(server: Server) -> None:
     assert time.monotonic() - started < 8
 
 
+def test_a_server_that_trickles_has_so_much_time_in_all(server: Server) -> None:
+    def endless(handler: Handler) -> None:
+        handler.wfile.write(b"HTTP/1.1 206 Partial Content\r\nX: ")
+        for _ in range(16):
+            time.sleep(0.05)
+            handler.wfile.write(b"x")
+
+    server.answers["/m.gguf"] = endless
+    started = time.monotonic()
+    with pytest.raises(RemoteError, match="not read in 0 s; check the connection"):
+        read_remote(f"{server.address}/m.gguf", Access(cache=False, policy=Policy(total=0.3)))
+    assert time.monotonic() - started < 4
+
+
 def test_nobody_there() -> None:
     with pytest.raises(RemoteError, match="the host refuses the connection after 3 attempts"):
         read_remote("http://127.0.0.1:9/m.gguf", PLAIN)
@@ -263,6 +277,11 @@ def test_the_cache(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.failures = [status(503)] * 9
     assert same(read(server, "/m.gguf", Access(policy=QUICK, warn=warned.append)), large())
     assert len(warned) == 1 and "cached" in warned[0]
+    # what is kept is kept anew, where the cache is not asked
+    server.failures = []
+    server.files["/m.gguf"] = SMALL
+    assert same(read(server, "/m.gguf", PLAIN))
+    assert same(read(server, "/m.gguf", Access(offline=True)))
     # nobody asks the cache
     server.failures = [status(404)]
     with pytest.raises(RemoteError, match="not found"):
