@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from memplan.backends.devices import Rig
+from memplan.cli import main
 from memplan.output.fit import fit_ini, fit_json, no_fit_text
 from memplan.output.plan import no_plan_text, plan_args, plan_ini, plan_object, plan_script, plan_table
 from memplan.planning.cuts import Cutter
@@ -40,6 +41,26 @@ def test_every_format_names_the_servers_before_their_devices() -> None:
     assert plan_object(plan)["args"][:2] == ["--rpc", SERVERS]
     assert f"add: --rpc {SERVERS} -ngl" in plan_table(plan)
     assert any("before -dev" in note for note in plan.notes)
+
+
+def test_an_estimate_says_what_its_line_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    line = [
+        "estimate",
+        "deepseek-v4-flash",
+        *(word for gpu in GPUS for word in ("--gpu", gpu)),
+        "-c",
+        "65536",
+        "-np",
+        "1",
+    ]
+    assert main([*line, "-ts", "1,0,0"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"only with --rpc {SERVERS}, ahead of -dev and -ot: add it" in out
+    assert f"another placement: --rpc {SERVERS} -ngl" in out
+    assert main([*line, "--rpc", "h:1"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "the rig's RPC server i:1 is not in --rpc" in out
+    assert "add it" not in out
 
 
 def test_servers_that_are_given_are_not_given_again() -> None:
