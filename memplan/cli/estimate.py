@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(render_json(result))
     else:
         sys.stdout.write(_table(result))
-        if result.short:
+        if not result.fits and result.refused is None:
             sys.stdout.write(advice(arguments, asked, result))
     return DOES_NOT_FIT if arguments.check and not result.fits else 0
 
@@ -87,6 +87,7 @@ def advice(arguments: Arguments, asked: Asked, result: Estimate) -> str:
     from memplan.llama.servers import rpc_words
     from memplan.output.plan import advice_text
     from memplan.planning.advice import advise
+    from memplan.planning.probing import Change
     from memplan.planning.setting import Setting
     from memplan.planning.speed import find_bandwidths
 
@@ -97,7 +98,7 @@ def advice(arguments: Arguments, asked: Asked, result: Estimate) -> str:
     )  # fmt: skip
     found, plan = advise(setting, result)
     placed = None if plan is None else (*rpc_words(asked.flags, asked.rig), *plan.args)
-    return advice_text(found, placed, width())
+    return advice_text(found, placed, width(), plan.drop if isinstance(plan, Change) else ())
 
 
 def read_question(arguments: Arguments) -> Asked:

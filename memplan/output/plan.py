@@ -281,8 +281,8 @@ def _wrapped(lines: Iterable[Any], width: int) -> list[Any]:
     return out
 
 
-def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int = 80) -> str:
-    """How to make settings fit: one flag, or the placement flags of a plan."""
+def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int = 80, drop: Sequence[str] = ()) -> str:
+    """How to make settings fit: one flag, or the placement flags of a plan, with ``drop`` left out."""
     from memplan.output.words import to_text
 
     lines = []
@@ -294,7 +294,8 @@ def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int 
             also = f"; so does {_shell(words)}, with {estimate.n_ctx_seq:,} tokens for each slot"
         lines.append(f"- {_shell(advice.args)} {freed}{also}")
     if placed is not None:
-        lines.append(f"- with all of it kept, another placement: {_shell(placed)} (see memplan plan)")
+        kept = f"without {' '.join(drop)}" if drop else "with all of it kept"
+        lines.append(f"- {kept}, another placement: {_shell(placed)} (see memplan plan)")
     if not lines:
         lines.append("- no single change that memplan knows makes it fit; memplan plan looks for more")
     return to_text(["", "what would fit:", *_wrapped(lines, width)])

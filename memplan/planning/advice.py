@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from memplan.llama.flags import Flags, same_setting
-from memplan.planning.probing import CONTEXT_STEP, LEAST_CONTEXT, Words, cache_types, largest_number, slots, ubatches
+from memplan.planning.nearest import without_placement
+from memplan.planning.probing import (
+    CONTEXT_STEP,
+    LEAST_CONTEXT,
+    Change,
+    Prober,
+    Words,
+    cache_types,
+    largest_number,
+    slots,
+    ubatches,
+)
 from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting
 from memplan.result import Estimate
@@ -26,9 +37,11 @@ class Advice:
     also: tuple[Words, Estimate] | None = None
 
 
-def advise(setting: Setting, found: Estimate) -> tuple[Advice | None, Candidate | None]:
+def advise(setting: Setting, found: Estimate) -> tuple[Advice | None, Candidate | Change | None]:
     """The best single flag that makes ``found``, an estimate that does not fit, fit; and the best placement that does.
 
+    The placement keeps all flags, and has layers on the host where nothing else fits; failing that it is a ``Change``,
+    without the placement flags that were given.
     The flags are tried in the order of what they cost: slots that nobody asked for, copies of inputs, copies of
     experts, a smaller ubatch, fewer slots, a quantised cache, a smaller context. No margin is asked for: ``fits`` knows
     none.
@@ -36,7 +49,11 @@ def advise(setting: Setting, found: Estimate) -> tuple[Advice | None, Candidate 
     search = Search(replace(setting, margins=(0,) * len(setting.rig.gpus)))
     search.remember((), found)
     advice = next(_changes(search, found), None)
-    return advice, search.find(effort="good")
+    placed: Candidate | Change | None = search.find(effort="good")
+    ledger = search.ledger()
+    if placed is None and ledger is not None and ledger.first is None and ledger.fixed_homes is None:
+        placed = search.find(partial=True, effort="good")
+    return advice, placed or without_placement(search.setting, (), Prober(search.setting))
 
 
 def given(flags: Flags, flag: str) -> bool:

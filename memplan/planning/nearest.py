@@ -12,9 +12,11 @@ from memplan.planning.probing import (
     CONTEXT_STEP,
     LEAST_CONTEXT,
     LEAST_UBATCH,
+    UBATCH_STEP,
     Change,
     Prober,
     Words,
+    asked_ubatch,
     cache_types,
     slots,
 )
@@ -49,10 +51,12 @@ def nearest_changes(failed: Search, chosen: Words = (), partial: bool = False) -
         if partial and not any(found):
             found = [Prober(failed.setting, partial).change(mend, 0.5) for mend in words]
     else:
+        together: Change | None = None
         for copies in (True, False):
             probe.copies = copies
             if probe.fits(_smallest(probe.flags)):
                 found += _smaller(probe, [change for change in found if change is not None])
+                together = together or (None if any(found) else _all_smaller(probe))
             if any(found) and not failed.crowded:  # copies take room that a crowded host may have to have
                 break
         if partial and not failed.crowded:
@@ -60,7 +64,9 @@ def nearest_changes(failed: Search, chosen: Words = (), partial: bool = False) -
             some.hints = probe.hints
             if some.fits(_smallest(some.flags)):
                 found += _smaller(some, [change for change in found if change is not None])
-    found.append(_without_placement(failed.setting, chosen, probe))
+                together = together or (None if any(found) else _all_smaller(some))
+        found += [] if any(found) else [together]
+    found.append(without_placement(failed.setting, chosen, probe))
     if partial and not any(found):
         found.append(_without_gpus(failed))
     return _in_order(found), probe.estimates
@@ -74,6 +80,18 @@ def _smallest(flags: Flags) -> Words:
     """Everything as small as it is proposed: if this does not fit, no single change does."""
     sizes = ("-c", str(min(flags.n_ctx or LEAST_CONTEXT, LEAST_CONTEXT)), "-ub", str(LEAST_UBATCH), "-np", "1")
     return (*sizes, "-ctk", "q4_0", "-ctv", "q4_0") if flags.flash_attn != "off" else sizes
+
+
+def _all_smaller(probe: Prober) -> Change | None:
+    """The largest context with all else as small as it is proposed: where no single change is enough."""
+    words = _smallest(probe.flags)[2:]
+    rest = Prober(replace(probe.setting, argv=(*probe.setting.argv, *words)), probe.partial)
+    rest.copies, rest.hints = probe.copies, probe.hints
+    change = (rest.change((), 0.0) if rest.fits(()) else None) or rest.context()
+    probe.estimates += rest.estimates
+    if change is None:
+        return None
+    return replace(change, change=" ".join((*words, *change.change.split())), args=(*words, *change.args), kept=0.0)
 
 
 def _smaller(probe: Prober, known: Sequence[Change]) -> Iterator[Change | None]:
@@ -91,23 +109,29 @@ def _smaller(probe: Prober, known: Sequence[Change]) -> Iterator[Change | None]:
         return int(kept[flag].args[1]) + 1 if flag in kept else 0
 
     yield (context := probe.context(least=next_to("-c")))
-    yield (ubatch := probe.ubatch(next_to("-ub")))
+    yield (ubatch := probe.ubatch(least=next_to("-ub")))
     yield (fewer := probe.first_of(slots(flags), share("-np")))
     yield (cache := probe.first_of(cache_types(flags), share("-ctk")))
     if flags.offload_kqv and not (known or context or ubatch or fewer or cache):
         yield probe.change(("-nkvo",), 0.1)
 
 
-def context_for_all(failed: Search) -> tuple[tuple[Change, ...], int]:
+def changes_in_full(failed: Search, slow: bool) -> tuple[tuple[Change, ...], int]:
     """About the largest context with which every layer is on a GPU, as a change; and how many estimates it took.
 
-    Where whole layers can be on the host instead, to a 32nd of the context asked for: the rest is ``--search c``'s.
+    Where whole layers can be on the host instead, to a 32nd of what was asked for.  ``slow``: whether prompts would be,
+    too: then also about the largest ubatch.
     """
     probe = Prober(failed.setting)
     probe.copies = True
-    step = max(CONTEXT_STEP, probe.n_ctx // 32 // CONTEXT_STEP * CONTEXT_STEP)
-    change = probe.context(step)
-    return (() if change is None else (change,)), probe.estimates
+    found = [probe.context(_step(probe.n_ctx, CONTEXT_STEP))]
+    if slow:
+        found.append(probe.ubatch(_step(asked_ubatch(probe.flags), UBATCH_STEP)))
+    return _in_order(found), probe.estimates
+
+
+def _step(asked: int, step: int) -> int:
+    return max(step, asked // 32 // step * step)
 
 
 def _without_gpus(failed: Search) -> Change | None:
@@ -118,8 +142,11 @@ def _without_gpus(failed: Search) -> Change | None:
     return Change(" ".join(args), args, estimate, 0.0) if fits else None
 
 
-def _without_placement(setting: Setting, chosen: Words, probe: Prober) -> Change | None:
-    """The plan without the placement flags that the user gave."""
+def without_placement(setting: Setting, chosen: Words, probe: Prober) -> Change | None:
+    """The plan without the placement flags that the user gave; None when none was given, or nothing fits.
+
+    ``chosen``: as ``nearest_changes`` takes it.  ``probe``: counts the estimates.
+    """
     given = list(read_flags(setting.argv[: len(setting.argv) - len(chosen)]))
     drop = tuple(sorted(PLACEMENT & {flag for flag, _ in given}))
     if not drop:

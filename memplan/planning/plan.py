@@ -15,7 +15,7 @@ from memplan.planning.cuts import Cutter
 from memplan.planning.fit_floor import no_less_than_fit
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
-from memplan.planning.nearest import context_for_all, few_enough, nearest_changes
+from memplan.planning.nearest import changes_in_full, few_enough, nearest_changes
 from memplan.planning.probing import Change
 from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting, host_shortage, leaves_margins
@@ -54,7 +54,8 @@ class Plan:
         token_ms: about how long a generated token takes, from bandwidths; ``assumed`` says which.
         notes: what was chosen and what it costs, a sentence each.
         estimates: how many were asked for.
-        nearest: where layers are on the host: about the largest context with which none would be.
+        nearest: where layers are on the host: about the largest context with which none would be, and the largest
+            ubatch if prompts are slow besides.
     """
 
     fixed: tuple[str, ...]
@@ -127,7 +128,7 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
             left_out += (_like_fit(more, (*chosen, *kept.args)),)
     nearest: tuple[Change, ...] = ()
     if in_full is None and found is not None:
-        nearest, count = context_for_all(search)
+        nearest, count = changes_in_full(search, found.layout.no_op_offload)
         estimates += count
     elif in_full is None:
         nearest, count = nearest_changes(search, chosen, partial=ledger is not None and ledger.first is None)

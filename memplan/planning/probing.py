@@ -115,10 +115,10 @@ class Prober:
             steps = steps - 1 if steps > low else None
         return None
 
-    def ubatch(self, least: int = 0) -> Change | None:
-        """The largest ubatch with which a plan fits, below what was asked for and from ``least``."""
+    def ubatch(self, step: int = UBATCH_STEP, least: int = 0) -> Change | None:
+        """The largest ubatch with which a plan fits, in whole steps, below what was asked for and from ``least``."""
         asked = asked_ubatch(self.flags)
-        sizes = [2**n for n in range(5, 8)] + list(range(UBATCH_STEP, asked, UBATCH_STEP))
+        sizes = [2**n for n in range(5, 8)] + list(range(step, asked, step))
         sizes = [ub for ub in sizes if least <= ub < asked]
         last = largest_number(len(sizes) - 1, lambda n: self.fits(("-ub", str(sizes[n]))), 0)
         return None if last is None else self.change(("-ub", str(sizes[last])), sizes[last] / asked)
