@@ -14,6 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Final
 
+from memplan.cli.arguments import OUTPUT, SWITCHES, VALUES
 from memplan.cli.commands import DIRECT
 from memplan.cli.options import read_options
 from memplan.errors import FlagError, shown
@@ -67,18 +68,32 @@ def words() -> Mapping[str, tuple[str, ...]]:
         out = io.StringIO()
         with redirect_stdout(out):
             import_module(f"memplan.cli.{command}").run(["--help"])
-        text = out.getvalue()
-        # the left column of the options, and flags in lists
-        own = re.findall(r"(?<![\w-])(--?[a-z][a-z0-9-]*)", re.sub(r"\[?llama-server's flags\]?", "", text))
-        takes_flags = "llama-server's flags" in text
-        found[command] = tuple(dict.fromkeys([*own, *(_flags() if takes_flags else ())]))
+        found[command] = _options(out.getvalue())
     return found | dict.fromkeys(TYPER, ("--json", "--help"))
+
+
+def _options(text: str) -> tuple[str, ...]:
+    """The options that a command takes, by its help.
+
+    Those of the left column; where llama-server's flags are taken, with them all that stands between, which is named
+    in sentences too.
+    """
+    column = _names("\n".join(re.findall(r"^ {1,4}(-.*?)(?: {2}|$)", text, re.MULTILINE)))
+    if "llama-server's flags" not in text.partition("\n\n")[0]:
+        return tuple(dict.fromkeys(column))
+    flags = _flags()
+    known = {*column, *flags, *VALUES, *SWITCHES}
+    return tuple(dict.fromkeys([*(name for name in _names(text) if name in known), *flags]))
+
+
+def _names(text: str) -> list[str]:
+    return re.findall(r"(?<![\w-])(--?[a-z][a-z0-9-]*)", text)
 
 
 def _flags() -> list[str]:
     from memplan.llama.flag_table import ARITY
 
-    return sorted(ARITY)
+    return sorted(set(ARITY) - set(OUTPUT))
 
 
 def _models() -> list[str]:
@@ -87,20 +102,75 @@ def _models() -> list[str]:
     return list(MODELS)
 
 
+def _recipes() -> list[str]:
+    from memplan.models.builtin import RECIPES
+
+    return list(RECIPES)
+
+
+def _named() -> list[str]:
+    """The models with each of their recipes."""
+    return [f"{model}:{recipe}" for model in _models() for recipe in _recipes()]
+
+
+def _values() -> Mapping[str, str]:
+    """What may follow an option, where that is one of a few words."""
+    from memplan.releases import FORKS, RELEASES
+
+    path = "auto fused unfused"
+    releases = " ".join(("latest", *(release.name for release in (*reversed(RELEASES), *FORKS))))
+    return {"--llama": releases, "--app": "server cli", "--indexer": path, "--hyper-connections": path}
+
+
+def _instead() -> Mapping[str, str]:
+    """What may follow a command that takes no model in that place."""
+    return {"completion": " ".join(SHELLS), "preset": "list show", "devices": "", "models": "", "releases": ""}
+
+
+_LATER: Final = ("preset",)
+"""Commands that take a model further on."""
+
+
 def _bash() -> str:
     cases = "\n".join(f"        {command}) words='{' '.join(options)}';;" for command, options in words().items())
+    values = "\n".join(f"        {option}) offer '{text}'; return;;" for option, text in _values().items())
+    instead = "\n".join(
+        f"        {command}:2) offer '{text}'; return;;" for command, text in _instead().items() if text
+    )
+    nothing = "|".join(f"{command}:*" for command in _instead() if command not in _LATER)
+    # bash parts words at colons and equals signs, unless COMP_WORDBREAKS was changed
     return f"""\
 _memplan() {{
-    local cur=${{COMP_WORDS[COMP_CWORD]}} words=
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W '{" ".join(words())} --help --version' -- "$cur"))
+    local cur=${{COMP_WORDS[COMP_CWORD]}} at=$COMP_CWORD words=
+    offer() {{ COMPREPLY=($(compgen -W "$1" -- "$cur")); }}
+    COMPREPLY=()
+    if [ "$at" -eq 1 ]; then
+        offer '{" ".join(words())} --help --version'
         return
     fi
+    case $cur in
+        :|=) cur=;;
+        *) at=$((at - 1));;
+    esac
+    case ${{COMP_WORDS[at]}} in
+        :) offer '{" ".join(_recipes())}'; return;;
+        =) at=$((at - 1));;
+    esac
+    case ${{COMP_WORDS[at]}} in
+{values}
+    esac
     case ${{COMP_WORDS[1]}} in
 {cases}
     esac
     case $cur in
-        -*) COMPREPLY=($(compgen -W "$words" -- "$cur"));;
+        -*) offer "$words"; return;;
+    esac
+    case ${{COMP_WORDS[1]}}:$COMP_CWORD in
+{instead}
+        {nothing}) return;;
+    esac
+    case $cur in
+        *:*) offer '{" ".join(_named())}';;
         *) COMPREPLY=($(compgen -W '{" ".join(_models())}' -- "$cur") $(compgen -f -- "$cur"));;
     esac
 }}
@@ -110,6 +180,11 @@ complete -o filenames -F _memplan memplan
 
 def _zsh() -> str:
     cases = "\n".join(f"        {command}) found=({' '.join(options)});;" for command, options in words().items())
+    values = "\n".join(f"        {option}) compadd -- {text}; return;;" for option, text in _values().items())
+    instead = "\n".join(
+        f"        {command}:3) compadd -- {text}; return;;" for command, text in _instead().items() if text
+    )
+    nothing = "|".join(f"{command}:*" for command in _instead() if command not in _LATER)
     return f"""\
 #compdef memplan
 _memplan() {{
@@ -118,15 +193,22 @@ _memplan() {{
         compadd -- {" ".join(words())} --help --version
         return
     fi
+    case $words[CURRENT-1] in
+{values}
+    esac
     case $words[2] in
 {cases}
     esac
     if [[ $PREFIX == -* ]]; then
         compadd -- $found
-    else
-        compadd -- {" ".join(_models())}
-        _files
+        return
     fi
+    case $words[2]:$CURRENT in
+{instead}
+        {nothing}) return;;
+    esac
+    compadd -- {" ".join((*_models(), *_named()))}
+    _files
 }}
 compdef _memplan memplan
 """
@@ -137,13 +219,19 @@ def _fish() -> str:
     for command, about in {**DIRECT, **TYPER}.items():
         about = about.replace("'", "\\'")
         lines.append(f"complete -c memplan -n __fish_use_subcommand -f -a {command} -d '{about}'")
+    values = _values()
     for command, options in words().items():
         seen = f"-n '__fish_seen_subcommand_from {command}'"
         for option in options:
             kind = "-l" if option.startswith("--") else "-s" if len(option) == 2 else "-o"
-            lines.append(f"complete -c memplan {seen} {kind} {option.lstrip('-')}")
-    models = " ".join(_models())
-    lines.append(f"complete -c memplan -n 'not __fish_use_subcommand' -a '{models}'")
+            after = f" -x -a '{values[option]}'" if option in values else ""
+            lines.append(f"complete -c memplan {seen} {kind} {option.lstrip('-')}{after}")
+    for command, text in _instead().items():
+        if text:
+            lines.append(f"complete -c memplan -n '__fish_seen_subcommand_from {command}' -f -a '{text}'")
+    without = " ".join(command for command in _instead() if command not in _LATER)
+    others = f"not __fish_use_subcommand; and not __fish_seen_subcommand_from {without}"
+    lines.append(f"complete -c memplan -n '{others}' -a '{' '.join((*_models(), *_named()))}'")
     return "\n".join(lines) + "\n"
 
 

@@ -16,8 +16,10 @@ import pytest
 
 from memplan.cli import completion, main
 from memplan.cli.commands import DIRECT
+from memplan.models.builtin import RECIPES
 from memplan.models.raw import header_file
 from memplan.outfile import write_atomically
+from memplan.releases import RELEASES
 from tests.cli.test_verify import fit_params
 from tests.gguf import writer
 
@@ -113,6 +115,17 @@ def test_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(flags) == {"--n-cpu-moe", "--n-cpu-ffn", "--n-cpu-moe-draft"}
     assert completed(["memplan", "diagnose", "x", "--all"]) == ["--all"]
     assert set(completed(["memplan", "estimate", "deep"])) == {"deepseek-v4-flash", "deepseek-v4-pro", "deep.gguf"}
+    assert completed(["memplan", "completion", ""]) == ["bash", "zsh", "fish"]
+    assert completed(["memplan", "preset", ""]) == ["list", "show"]
+    assert completed(["memplan", "preset", "--fit", "deepseek-v4-p"]) == ["deepseek-v4-pro"]
+    assert completed(["memplan", "devices", ""]) == []
+    releases = completed(["memplan", "estimate", "m", "--llama", "v"])
+    assert set(releases) == {release.name for release in RELEASES if release.name.startswith("v")}
+    assert completed(["memplan", "estimate", "m", "--llama", "=", "v"]) == releases
+    # as bash parts words
+    assert completed(["memplan", "estimate", "deepseek-v4-flash", ":"]) == list(RECIPES)
+    assert completed(["memplan", "estimate", "deepseek-v4-flash", ":", "mx"]) == ["mxfp4"]
+    assert completed(["memplan", "estimate", "deepseek-v4-flash:mx"]) == ["deepseek-v4-flash:mxfp4"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -125,12 +138,16 @@ def test_the_other_shells_scripts_are_sound(shell: str, capsys: pytest.CaptureFi
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_completion_options_are_real() -> None:
+def test_completion_options_are_real(capsys: pytest.CaptureFixture[str]) -> None:
     for options in completion.words().values():
         assert "--help" in options
         assert all(re.fullmatch(r"--?[a-z][a-z0-9.-]*", option, re.IGNORECASE) for option in options)
     assert {"--gpu", "-ncmoe", "--rig", "--json"} <= set(completion.words()["estimate"])
-    assert "-ncmoe" not in completion.words()["devices"]
+    assert set(completion.words()["devices"]) == {"--server", "-o", "--output", "--force", "--json", "-h", "--help"}
+    for command in ("devices", "header", "completion"):
+        for option in completion.words()[command]:
+            assert main([command, "--help", option]) in (0, 2)
+            assert "unknown option" not in capsys.readouterr().err, (command, option)
 
 
 def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
