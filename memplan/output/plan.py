@@ -219,7 +219,7 @@ def plan_table(plan: Plan, *, width: int = 80, colour: bool = False, unicode: bo
         f"about {plan.token_ms:.1f} ms a token ({per_second:.0f} a second), estimated: {'; '.join(plan.assumed)}"
     )
     more += [f"- {note}" for note in plan.notes]
-    more += [f"- {change.change} has every layer on a GPU: {_shell(change.args)}" for change in plan.nearest]
+    more += [f"- {change.change} has every layer on a GPU:{PASTE}{_shell(change.args)}" for change in plan.nearest]
     return text + to_text(_wrapped(more, width))
 
 
@@ -258,7 +258,7 @@ def no_plan_text(plan: NoPlan, width: int = 80) -> str:
         lines.append(f"to mend it: {plan.refused.mend}")
     for change in plan.nearest:
         on_host = f" with {change.host_layers} layers on the host" if change.host_layers else ""
-        lines.append(f"- {change.change} fits{on_host}: {_shell(change.args)}")
+        lines.append(f"- {change.change} fits{on_host}:{PASTE}{_shell(change.args)}")
     if not plan.nearest and plan.refused is None:
         lines.append("no smaller context, ubatch or cache, and no fewer slots, would fit either")
     if plan.approximate:
@@ -266,16 +266,24 @@ def no_plan_text(plan: NoPlan, width: int = 80) -> str:
     return to_text(_wrapped(lines, width))
 
 
+PASTE = "\t"
+"""Before what is to be pasted, at the end of a line: it is never wrapped, and has a line of its own if it is long."""
+
+
 def _wrapped(lines: Iterable[Any], width: int) -> list[Any]:
     import textwrap
 
+    width = max(40, min(width, 110))
     out: list[Any] = []
     for line in lines:
         if isinstance(line, str) and line:
             indent = "  " if line.startswith("- ") else ""
-            out += textwrap.wrap(
-                line, max(40, min(width, 110)), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-            )
+            line, paste, command = line.partition(PASTE)
+            if paste and len(line) + 1 + len(command) <= width:
+                out.append(f"{line} {command}")
+                continue
+            out += textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+            out += [f"{indent}  {command}"] if paste else []
         else:
             out.append(line)
     return out
@@ -295,7 +303,8 @@ def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int 
         lines.append(f"- {_shell(advice.args)} {freed}{also}")
     if placed is not None:
         kept = f"without {' '.join(drop)}" if drop else "with all of it kept"
-        lines.append(f"- {kept}, another placement: {_shell(placed)} (see memplan plan)")
+        lines.append(f"- {kept}, another placement:{PASTE}{_shell(placed)}")
+        lines.append("- memplan plan says what such a placement costs")
     if not lines:
         lines.append("- no single change that memplan knows makes it fit; memplan plan looks for more")
     return to_text(["", "what would fit:", *_wrapped(lines, width)])
