@@ -36,7 +36,8 @@ Options:
   --margin MIB[,MIB...]  what to leave free: on every GPU, or on each
                          (1024, or what --fit-target says)
   --search NAMES         choose these too, of c, ub, np, cache: as large as costs
-                         no expert its place, or as small as must be
+                         no expert its place, or as small as must be; with np
+                         each slot keeps the context that it had
   --format FORMAT        table (default), args (one line to paste), sh (a script),
                          ini (for llama-server's --models-preset), json
   --json                 the same as --format json

@@ -156,7 +156,7 @@ def test_margins_for_fit(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_margins_for_fit_with_which_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3060:12288:1500", "-c", "65536", "-np", "1"]
+    line = ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3060:12288:1300", "-c", "65536", "-np", "1"]
     for style in ("args", "ini"):
         assert main([*line, "--format", style]) == 1
         out, err = capsys.readouterr()
