@@ -110,13 +110,14 @@ class Attempt:
 
     def fewest(self) -> Candidate | None:
         """The best with as few layers on the host as can be, where it is not to be guessed how few those are."""
+        self.found, self.loose = None, True  # the more there are on GPUs, the less the host has to hold
         if self._bare().fewest() and self.found is not None and self.effort != "any":
             self._with_host(self._computes(self.found.estimate))
             self._move(self.found)
         return self._filled()
 
     def least_on_gpus(self) -> Candidate | None:
-        """The output layer alone on a GPU: what does not fit so fits with no more layers there either."""
+        """The output layer alone on a GPU: the first thing to fit where little does."""
         self._bare().any((self.ledger.n_items - 1,))
         return self._settled()
 

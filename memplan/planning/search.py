@@ -64,12 +64,17 @@ class Search(Asking):
         return min(found, key=lambda candidate: candidate.layout.first, default=None)
 
     def _any_on_gpus(self, ledger: Ledger, ways: Sequence[bool]) -> Candidate | None:
-        """Any with layers on the host: the fewest that can be on GPUs, or more where the host lacks room for that."""
+        """Any with layers on the host: the fewest that can be on GPUs, or more.
+
+        More layers on GPUs may fit where fewer do not: if the host lacks room, or since copies of a host layer's
+        weights take a little more than its place on another GPU.
+        """
         for no_op_offload in ways:
             attempt = Attempt(self, ledger, no_op_offload, range(ledger.n_items), "any")
             found = attempt.least_on_gpus()
+            found = found or Attempt(self, ledger, no_op_offload, range(ledger.n_items), "good").best()
             if found is None and attempt.crowded:
-                found = attempt.best()
+                found = attempt.fewest()
             if found is not None:
                 return found
         return None

@@ -13,6 +13,7 @@ from memplan.output.plan import advice_text, no_plan_text
 from memplan.planning.advice import advise
 from memplan.planning.plan import NoPlan, Plan, make_plan
 from memplan.planning.probing import Change
+from memplan.planning.search import Search
 from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.result import Estimate
 from tests.planning.rigs import MIB, setting
@@ -139,3 +140,11 @@ def test_estimate_offers_a_placement_without_what_was_given(capsys: pytest.Captu
     assert "- without -ncmoe, another placement: -ngl 99" in advice_text(advice, placed.args, 200, placed.drop)
     main(["estimate", "deepseek-v4-flash", "--gpu", "RTX 3090", "--host-mib", "65536", *of.argv])
     assert "without -ncmoe, another placement" in capsys.readouterr().out
+
+
+def test_more_layers_on_gpus_may_fit_where_fewer_do_not() -> None:
+    of = setting("-c 87040 -np 1 -ub 32768 -b 32768 -cmoe", ["2*RTX 3090"], host=90000)
+    assert not fits(of, ("-ngl", "1", "-ts", "0,1"))
+    found = Search(of).find(partial=True, effort="any")
+    assert found is not None and fits(of, found.args)
+    assert value(found.args, "-ngl") > 1
