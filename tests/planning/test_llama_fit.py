@@ -14,7 +14,7 @@ from memplan.planning.llama_fit import FitAnswer, replay_fit
 from memplan.planning.plan import Plan, make_plan
 from memplan.planning.search import Search
 from memplan.planning.setting import Setting, gpu_weights, leaves_margins
-from tests.planning.rigs import asked, questions, setting
+from tests.planning.rigs import MIB, asked, questions, setting
 
 RECORDED = [q for q in questions() if q["fit"].get("ot") and len(q["gpus"]) < 4][::2]
 
@@ -127,3 +127,10 @@ def test_a_gpu_with_no_room_for_a_buffer_gives_up_at_once() -> None:
     search = Search(setting("-c 524288 -np 2 -ub 1024", ["RTX 2060:5926:100:7.5"]))
     assert no_less_than_fit(search, None) is None
     assert search.estimates < 8
+
+
+def test_a_model_with_layers_of_mtp_is_replayed_in_full() -> None:
+    """What bounds ``--fit`` knows nothing of them; llama.cpp's own puts 8,290 MiB of weights on this GPU."""
+    plan = make_plan(setting("-c 16384 -ub 1024 -np 1 -fa on", ["RTX 3060:12288:11588"], "flash-mtp-q2", margin=2048))
+    assert isinstance(plan, Plan)
+    assert gpu_weights(plan.estimate) >= 8290 * MIB
