@@ -26,13 +26,18 @@ class Settled:
 
 
 class Sizes:
-    """Sums over layers, in bytes: ``experts``; ``parts``: what each pattern takes of a layer; ``blocks``: layers."""
+    """Sums over layers, in bytes: ``experts``; ``parts``: what each pattern takes of a layer; ``blocks``: layers.
+
+    ``absent``: layers that ``--fit`` has in its patterns and that are on no GPU all the same. It does not count layers
+    of MTP, llama.cpp does; so as many of the first that it counts stay on the host, and each GPU's range is as many off.
+    """
 
     def __init__(
-        self, ledger: Ledger, tensors: Sequence[ModelTensor], blocks: int, patterns: Mapping[str, str]
+        self, ledger: Ledger, tensors: Sequence[ModelTensor], patterns: Mapping[str, str], absent: range = range(0)
     ) -> None:
-        self.blocks = blocks
-        self.dense = ledger.dense
+        self.blocks = ledger.n_items - 1
+        self.absent = absent
+        self.dense = list(ledger.dense)
         self.experts = [sum(e.size for e in layer) for layer in ledger.experts]
         self.parts: dict[str, list[int]] = {}
         nbytes = {t.name: t.nbytes for t in tensors}
@@ -42,6 +47,9 @@ class Sizes:
             for name in matched([(pattern, "")], ledger.all_names):
                 if layers[name] >= 0:
                     taken[layers[name]] += nbytes[name]
+        for il in absent:
+            for of_layers in (self.dense, self.experts, *self.parts.values()):
+                of_layers[il] = 0
         self._dense_sums = [0, *accumulate(self.dense)]
         self._expert_sums = [0, *accumulate(self.experts)]
 

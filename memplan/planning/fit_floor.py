@@ -23,13 +23,13 @@ def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | Non
     most = search.most if found is not None else None
     if found is not None and most is not None and most.weights <= found.weights:
         most = None
-    # --fit leaves layers of MTP out of its count, and so do the sums that bound it
-    mtp = always = ledger.n_items > search.question.model.hparams.n_layer + 1
-    if found is not None and not always:
-        always = _may_be_lucky(search, ledger, found)  # asked first, since bounds look at the least buffer seen
+    always = ledger.n_items > search.question.model.hparams.n_layer + 1  # --fit leaves layers of MTP out of its count
+    if found is not None:
+        # asked of every model, since bounds look at the least buffer seen
+        always = _may_be_lucky(search, ledger, found) or always
         always = always or (search.more and found is not search.most)
         always = always or _has_room(search, ledger, found) or _reaches_more(search, ledger, found)
-    answer = replay_fit(search, ledger, always, 0 if found is None or mtp else found.weights)
+    answer = replay_fit(search, ledger, always, 0 if found is None else found.weights)
     if answer is None or not leaves_margins(answer.estimate, search.setting.margins):
         return found
     if found is not None and found.weights >= answer.weights:

@@ -133,10 +133,11 @@ def replay_fit(search: Search, ledger: Ledger, always: bool = True, beat: int = 
         search.refused = refused
 
 
-def fit_sizes(search: Search, ledger: Ledger) -> Sizes:
-    """The sums that bound what ``--fit`` can place."""
-    hparams = search.question.model.hparams
-    return Sizes(ledger, search.question.model.tensors.tensors, hparams.n_layer, _LOST)
+def fit_sizes(search: Search, ledger: Ledger, first: int = 0) -> Sizes:
+    """The sums that bound what ``--fit`` can place; ``first``: the first layer that it means to have on a GPU."""
+    model = search.question.model
+    uncounted = ledger.n_items - 1 - model.hparams.n_layer
+    return Sizes(ledger, model.tensors.tensors, _LOST, range(first, first + uncounted))
 
 
 class _Replay:
@@ -154,11 +155,12 @@ class _Replay:
         self.shares = [_Share()] * len(self.targets)
         self.mem: list[int] = []
         self.count = 0
-        self.sizes = fit_sizes(search, ledger)
 
     def answer(self, always: bool) -> FitAnswer | None:
         if self._attention() and not always:
             return None
+        first = self.n_items - sum(share.layers for share in self.shares)
+        self.sizes = fit_sizes(self.search, self.ledger, first)
         if self._most_bytes(0) <= self.beat:
             raise _GaveUp
         if sum(self.targets) > sum(self._ask(["-ot", rf"blk\.\d+{_PARTS[_WHOLE]}={HOST}"])):
@@ -273,6 +275,8 @@ class _Replay:
         rooms = [target - compute + LUCK for target, compute in zip(self.targets, computes, strict=True)]
         first = self.n_items - sum(share.layers for share in self.shares)
         left = rooms[done - 1] - devices[done - 1].model - devices[done - 1].context if filled else None
+        if self.sizes.absent:  # GPUs hold layers that the patterns mean for another: only all rooms together bound them
+            done, rooms, left = 0, [sum(rooms)], None
         more = self.sizes.most(first, settled[:done], rooms[done:], left) - self.sizes.placed(first, settled)
         return sum(d.model for d in devices) + more
 

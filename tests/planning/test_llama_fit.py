@@ -129,8 +129,25 @@ def test_a_gpu_with_no_room_for_a_buffer_gives_up_at_once() -> None:
     assert search.estimates < 8
 
 
-def test_a_model_with_layers_of_mtp_is_replayed_in_full() -> None:
-    """What bounds ``--fit`` knows nothing of them; llama.cpp's own puts 8,290 MiB of weights on this GPU."""
-    plan = make_plan(setting("-c 16384 -ub 1024 -np 1 -fa on", ["RTX 3060:12288:11588"], "flash-mtp-q2", margin=2048))
+@pytest.mark.parametrize(
+    ("flags", "gpus", "margin", "fit"),
+    [
+        # what llama.cpp's own --fit puts on the GPU
+        ("-c 16384 -ub 1024 -np 1 -fa on", ["RTX 3060:12288:11588"], 2048, 8290),
+        # and what its replay in full does: GPUs' ranges are a layer off from what the patterns mean
+        ("-c 524288 -ub 512 -np 1 -fa on", ["RTX 2060:5926:5626", "RTX 5060 Ti:16311:15911"], 1024, None),
+    ],
+)
+def test_layers_of_mtp_move_what_fit_places(flags: str, gpus: list[str], margin: int, fit: int | None) -> None:
+    """``--fit`` does not count them, llama.cpp does; so the first layer that it counts is on the host."""
+    of = setting(flags, gpus, "flash-mtp-q2", margin=margin)
+    if fit is None:
+        search = Search(of)
+        ledger = search.ledger()
+        assert ledger is not None
+        full = replay_fit(search, ledger)
+        assert full is not None and leaves_margins(full.estimate, of.margins)
+        fit = full.weights // MIB
+    plan = make_plan(of)
     assert isinstance(plan, Plan)
-    assert gpu_weights(plan.estimate) >= 8290 * MIB
+    assert gpu_weights(plan.estimate) >= fit * MIB
