@@ -29,7 +29,7 @@ class Sizes:
     """Sums over layers, in bytes: ``experts``; ``parts``: what each pattern takes of a layer; ``blocks``: layers.
 
     ``absent``: layers that ``--fit`` has in its patterns and that are on no GPU all the same. It does not count layers
-    of MTP, llama.cpp does; so as many of the first that it counts stay on the host, and each GPU's range is as many off.
+    of MTP, llama.cpp does; so as many of the first stay on the host, and each GPU's range is as many off.
     """
 
     def __init__(
