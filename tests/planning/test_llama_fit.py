@@ -135,7 +135,7 @@ def test_a_gpu_with_no_room_for_a_buffer_gives_up_at_once() -> None:
         # what llama.cpp's own --fit puts on the GPU
         ("-c 16384 -ub 1024 -np 1 -fa on", ["RTX 3060:12288:11588"], 2048, 8290),
         # and what its replay in full does: GPUs' ranges are a layer off from what the patterns mean
-        ("-c 524288 -ub 512 -np 1 -fa on", ["RTX 2060:5926:5626", "RTX 5060 Ti:16311:15611"], 1024, None),
+        ("-c 524288 -ub 512 -np 1 -fa on", ["RTX 2060:5926:5626:7.5", "RTX 5060 Ti:16311:15611"], 1024, None),
     ],
 )
 def test_layers_of_mtp_move_what_fit_places(flags: str, gpus: list[str], margin: int, fit: int | None) -> None:
