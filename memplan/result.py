@@ -149,11 +149,25 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether llama.cpp starts and every buffer fits, the host's too if its memory is known."""
-        if self.refused is not None or self.short:
-            return False
+        return self.refused is None and not self.short and not self.host_lacks
+
+    @property
+    def host_lacks(self) -> int:
+        """Bytes that the host lacks, for GPUs too whose memory is its own; 0 when its memory is not known."""
         own = (device for device in self.devices if not device.name.startswith(RPC))
         on_gpus = sum(device.used for device in own) if self.unified else 0
-        return self.host.left is None or self.host.left >= on_gpus
+        return 0 if self.host.left is None else max(0, on_gpus - self.host.left)
+
+    @property
+    def shortages(self) -> tuple[tuple[str, int], ...]:
+        """Each memory that is too small by itself, and the bytes it lacks: GPUs, then ``the host``.
+
+        Empty also where GPUs and host have one memory, which is too small for both together.
+        """
+        found = [(device.name, -device.left) for device in self.short]
+        if self.host.left is not None and self.host.left < 0:
+            found.append(("the host", -self.host.left))
+        return tuple(found)
 
 
 def device_uses(buffers: Mapping[str, BufferUse], rig: Rig) -> tuple[DeviceUse, ...]:

@@ -106,9 +106,7 @@ def notes_of(sweep: Sweep, axis: Axis) -> list[str]:
 
 def shortage(estimate: Estimate) -> str:
     """Where memory is short and by how much, in GiB."""
-    short = [(device.name, -device.left) for device in estimate.short]
-    if estimate.host.left is not None and estimate.host.left < 0:
-        short.append(("the host", -estimate.host.left))
+    short = estimate.shortages
     if not short:
         return "GPUs and host together need more than their one memory"
     more = f", and {len(short) - 2} more" if len(short) > 2 else ""

@@ -91,9 +91,7 @@ def _fits(before: Estimate, after: Estimate) -> str:
 
 def where_short(estimate: Estimate) -> str:
     """Which memory is too small for settings that do not fit, and by how much: " on CUDA0 (40 MiB short)"."""
-    short = [(device.name, -device.left) for device in estimate.short]
-    if estimate.host.left is not None and estimate.host.left < 0:
-        short.append(("the host", -estimate.host.left))
+    short = estimate.shortages
     if not short:
         return ": GPUs and host together need more than their one memory"
     names = [f"{name} ({mib(size, up=True)} MiB short)" for name, size in short]

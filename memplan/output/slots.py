@@ -116,9 +116,7 @@ def none_fits_line(table: SlotTable) -> str:
 def _why(estimate: Estimate) -> str:
     if estimate.refused is not None:
         return f"llama.cpp does not start ({printable(estimate.refused.title)})"
-    short = [(-device.left, device.name) for device in estimate.short]
-    if estimate.host.left is not None and estimate.host.left < 0:
-        short.append((-estimate.host.left, "the host"))
+    short = [(size, name) for name, size in estimate.shortages]
     if not short:
         return "GPUs and host together have too little memory"
     most, name = max(short)

@@ -171,9 +171,7 @@ def verdict_cell(estimate: Estimate) -> tuple[str, str]:
 
 def shortage(estimate: Estimate) -> str:
     """Where memory is short, and by how many MiB; nothing when it is not."""
-    short = [f"{device.name} {mib(-device.left, up=True)}" for device in estimate.short]
-    if estimate.host.left is not None and estimate.host.left < 0:
-        short.append(f"host {mib(-estimate.host.left, up=True)}")
+    short = [f"{name} {mib(size, up=True)}" for name, size in estimate.shortages]
     return ", ".join(short[:2]) + (f" and {len(short) - 2} more" if len(short) > 2 else "")
 
 

@@ -64,9 +64,9 @@ def verdict_line(estimate: Estimate) -> str:
     host = estimate.host
     used = [device for device in estimate.devices if device.used]
     if not estimate.fits:
-        short = [f"{device.name} is {mib(-device.left, up=True)} MiB short" for device in estimate.short]
+        short = [f"{name} is {mib(size, up=True)} MiB short" for name, size in estimate.shortages]
         if host.left is not None and host.left < 0:
-            short.append(f"the host is {mib(-host.left, up=True)} MiB short{mapped(estimate)}")
+            short[-1] += mapped(estimate)
         return f"does not fit: {', '.join(short) or 'GPUs and host together need more than their one memory'}"
     if not used:
         unused = "; no GPU is used" if estimate.devices else ""

@@ -11,7 +11,7 @@ from memplan.llama.placement import place_layers, split_points
 from memplan.llama.refusals import Refusal
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger, open_ledger
-from memplan.planning.setting import Setting, host_shortage
+from memplan.planning.setting import Setting
 from memplan.releases import Release, find_release
 from memplan.result import Estimate
 
@@ -84,7 +84,7 @@ class Asking:
         def short(known: tuple[tuple[str, ...], Estimate]) -> tuple[int, int, int]:
             found = known[1]
             over = [m - d.left for d, m in zip(found.devices, margins, strict=True) if d.used]
-            return sum(max(0, lacking) for lacking in over), host_shortage(found), max(over)
+            return sum(max(0, lacking) for lacking in over), found.host_lacks, max(over)
 
         answers = [(args, e) for args, e in self._known.items() if not e.refused and any(d.used for d in e.devices)]
         return min(answers, key=short, default=None)

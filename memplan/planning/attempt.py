@@ -16,7 +16,7 @@ from memplan.planning.bare import BALANCE, ROUNDS, Bare
 from memplan.planning.cuts import Cut, Cutter, Kinds
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger
-from memplan.planning.setting import Candidate, fits_gpus, host_is_short, host_shortage, leaves_margins
+from memplan.planning.setting import Candidate, fits_gpus, leaves_margins
 from memplan.result import Estimate
 
 SETTINGS = frozenset({"k-v-types-differ", "quantized-v-needs-flash-attention", "tensors-not-of-this-release"})
@@ -129,7 +129,7 @@ class Attempt:
 
     def _tight(self) -> bool:
         """Whether what was found leaves more to the host than it can hold: then every byte on a GPU counts."""
-        return self.found is not None and host_is_short(self.found.estimate)
+        return self.found is not None and self.found.estimate.host_lacks > 0
 
     def _hopeless(self, found: Candidate) -> bool:
         """Whether the host lacks more than the GPUs have left, and than smaller copies of experts could free."""
@@ -138,7 +138,7 @@ class Attempt:
         if self.copies:
             every = self.ledger.kinds
             spare += devices[self.ledger.devices[0]].compute - self._least_copy(Kinds(every, every))
-        return host_shortage(found.estimate) > spare
+        return found.estimate.host_lacks > spare
 
     def _thorough(self) -> bool:
         return self.effort == "best" or self._tight()
@@ -147,7 +147,7 @@ class Attempt:
         """What was found, if the host can hold its share; else what it can."""
         if self._tight():
             self.found = self.fine
-        if self.most is not None and host_is_short(self.most.estimate):
+        if self.most is not None and self.most.estimate.host_lacks:
             self.most = None
         return self.found
 
@@ -234,7 +234,7 @@ class Attempt:
         if not fits_gpus(found, self.search.setting.margins):
             return None
         new = Candidate(layout, tuple(layout_args(layout, self.ledger)), found, self.cutter.price(layout))
-        if host_is_short(found):
+        if found.host_lacks:
             self.crowded = True
             if not self.loose:
                 return None

@@ -18,7 +18,7 @@ from memplan.planning.ledger import Ledger
 from memplan.planning.nearest import changes_in_full, few_enough, nearest_changes
 from memplan.planning.probing import Change
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, Setting, host_shortage, leaves_margins
+from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.planning.speed import SPLIT_MS
 from memplan.planning.widening import SEARCHED, widen
 from memplan.result import Estimate
@@ -189,17 +189,15 @@ def _why(search: Search, chosen: Sequence[str]) -> str:
         return f"llama.cpp does not start: {search.refused.said}"
     known = search.closest()
     if known is None:
-        on_host = search.estimate(())
-        if on_host.host.left is not None and on_host.host.left < 0:
-            return f"nothing fits; the host is {_mib(-on_host.host.left)} short"
-        return "nothing fits"
+        lacks = search.estimate(()).host_lacks
+        return f"nothing fits; the host is {_mib(lacks)} short" if lacks else "nothing fits"
     args, closest = known
     short = []
     for device, margin in zip(closest.devices, search.setting.margins, strict=True):
         if device.used and device.left < margin:
             short.append(f"{device.name} is {_mib(margin - device.left)} short of its margin")
-    if host_shortage(closest):
-        short.append(f"the host is {_mib(host_shortage(closest))} short")
+    if closest.host_lacks:
+        short.append(f"the host is {_mib(closest.host_lacks)} short")
     said = f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
     least = min((device.left for device in closest.devices if device.used), default=-1)
     if least >= 0 and closest.fits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memplan.backends.devices import RPC, Rig
+from memplan.backends.devices import Rig
 from memplan.errors import FlagError
 from memplan.gguf.header import Header
 from memplan.llama.context import AS_RELEASED, Paths
@@ -62,7 +62,7 @@ def gpu_weights(found: Estimate) -> int:
 
 def leaves_margins(found: Estimate, margins: Sequence[int]) -> bool:
     """Whether llama.cpp starts, the host's memory is enough, and every GPU in use keeps its margin."""
-    return fits_gpus(found, margins) and not host_is_short(found)
+    return fits_gpus(found, margins) and not found.host_lacks
 
 
 def fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
@@ -70,18 +70,6 @@ def fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
     if found.refused is not None:
         return False
     return all(d.used == 0 or d.left >= margin for d, margin in zip(found.devices, margins, strict=True))
-
-
-def host_is_short(found: Estimate) -> bool:
-    """Whether the GPUs hold their share, but the host does not."""
-    return not found.fits and not found.short  # unified memory counts twice
-
-
-def host_shortage(found: Estimate) -> int:
-    """Bytes that the host lacks; 0 when it has enough or its memory is not known."""
-    own = (device for device in found.devices if not device.name.startswith(RPC))
-    on_gpus = sum(device.used for device in own) if found.unified else 0
-    return 0 if found.host.left is None else max(0, on_gpus - found.host.left)
 
 
 MIB = 1 << 20
