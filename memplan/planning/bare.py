@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from memplan.halving import last_before
 from memplan.planning.cuts import Cutter, Kinds
 from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
@@ -71,15 +72,10 @@ class Bare:
         What a GPU computes for one layer may need more than it has for the output alone, and what it needs does not
         grow evenly: so the number of layers is halved, not guessed.
         """
-        low, high = -1, self.ledger.n_items - 1
-        if self.ledger.first is not None or self.ledger.fixed_homes is not None or not self.any((high,)):
+        most = self.ledger.n_items - 1
+        if self.ledger.first is not None or self.ledger.fixed_homes is not None or not self.any((most,)):
             return False
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.any((middle,)):
-                high = middle
-            else:
-                low = middle
+        last_before(-1, most, lambda on_host: not self.any((on_host,)))
         return True
 
     def _spread(self, computes: Sequence[int], firsts: Sequence[int]) -> Layout | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from memplan.halving import last_before
 from memplan.llama.flags import Flags, parse_flags
 from memplan.planning.attempt import Effort
 from memplan.planning.layout import Layout
@@ -135,13 +136,7 @@ def largest_number(high: int, fits: Callable[[int], bool], low: int) -> int | No
         return None
     if fits(high):
         return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return last_before(low, high, fits)
 
 
 Options = list[tuple[Words, float]]

@@ -13,6 +13,7 @@ from itertools import pairwise
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError
 from memplan.gguf.header import Header
+from memplan.halving import last_before
 from memplan.llama.flag_table import NUMBER
 from memplan.llama.flags import parse_flags, same_setting
 from memplan.llama.hparams import load_hparams
@@ -112,13 +113,7 @@ def _last_fit(grid: Sequence[int], fits: Callable[[int], bool]) -> int:
     found = next((k for k in range(len(grid) - 1, -1, -1) if fits(grid[k])), -1)
     if found < 0 or found == len(grid) - 1:
         return grid[found] if found >= 0 else -1
-    low, high = grid[found], grid[found + 1]
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
+    low = last_before(grid[found], grid[found + 1], fits)
     above = range(min(low + NEIGHBOURS, grid[found + 1] - 1), low, -1)
     return next((i for i in above if fits(i)), low)
 
