@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from memplan.cli import main
-from memplan.cli.commands import DIRECT
-from memplan.cli.completion import TYPER
+from memplan.cli.commands import DIRECT, TYPER
 
 TOP = Path(__file__).parent.parent
 README = (TOP / "README.md").read_text(encoding="utf-8")

@@ -8,22 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from memplan.cli.known_options import OUTPUT, SWITCHES, VALUES, command_options
 from memplan.errors import FlagError, shown
 from memplan.llama.flags import arity, unknown_flag
-
-VALUES: Final = ("--gpu", "--rig", "--host-mib", "--llama", "--app", "--without-op")
-"""memplan's options that take a value."""
-
-SWITCHES: Final = ("--no-gpu", "--json", "--check", "--no-cache")
-"""memplan's options that stand alone."""
 
 REPEATED: Final = ("--gpu", "--without-op", "--over", "--search")
 """Options of which each one given counts; of all others there is one."""
 
 HELP: Final = ("-h", "--help", "--usage")
-
-OUTPUT: Final = ("-o", "--output", "--output-file")
-"""A flag of llama.cpp's tools, which nobody means who gives it to a command that writes to stdout."""
 
 PROGRAMS: Final = {"llama-server": "server", "llama-cli": "cli", "llama-completion": "cli"}
 """Programs whose name may stand before the flags, as it does in a pasted command line; and which app they are."""
@@ -160,10 +152,8 @@ def _redirected(equals: str, value: str, words: Sequence[str]) -> str:
 
 def _unknown(word: str, known: Sequence[str]) -> FlagError:
     """The error for a flag that is nobody's here; it may be an option of another command."""
-    from memplan.cli.completion import words
-
     name = word.partition("=")[0].replace("_", "-")
-    others = [command for command, options in words().items() if name in options]
+    others = [command for command, options in command_options().items() if name in options]
     if name == "--indexer" and "--over" in known:
         return FlagError("--indexer is varied here: --over indexer=unfused, or --over indexer=fused,unfused for both")
     if name.startswith("--") and arity(name) is None and others:

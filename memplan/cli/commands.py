@@ -22,3 +22,9 @@ DIRECT: Final[Mapping[str, str]] = {
     "completion": "What completes memplan's command lines in a shell.",
 }
 """Name and what it is for, in the order of ``memplan --help``."""
+
+TYPER: Final[Mapping[str, str]] = {
+    "models": "List the built-in models and their recipes.",
+    "releases": "List the releases of llama.cpp that --llama takes exactly.",
+}
+"""The commands that are typer's."""

@@ -5,17 +5,12 @@ The words come from each command's own help and from llama-server's flags, so th
 
 from __future__ import annotations
 
-import io
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
-from functools import cache
-from importlib import import_module
 from typing import Final
 
-from memplan.cli.arguments import OUTPUT, SWITCHES, VALUES
-from memplan.cli.commands import DIRECT
+from memplan.cli.commands import DIRECT, TYPER
+from memplan.cli.known_options import command_options
 from memplan.cli.options import read_options
 from memplan.errors import FlagError, shown
 
@@ -40,13 +35,6 @@ Examples:
 Exit status: 0 printed, 2 bad input (one line says what).
 """
 
-TYPER: Final[Mapping[str, str]] = {
-    "models": "List the built-in models and their recipes.",
-    "releases": "List the releases of llama.cpp that --llama takes exactly.",
-}
-"""The commands that are typer's."""
-
-
 def run(argv: Sequence[str]) -> int:
     """Print the script; the exit status. Raises MemplanError."""
     options = read_options(argv, "completion", names=("SHELL",))
@@ -58,42 +46,6 @@ def run(argv: Sequence[str]) -> int:
         raise FlagError(f"shell {shown(shell)}: must be one of {', '.join(SHELLS)}")
     sys.stdout.write(SHELLS[shell]())
     return 0
-
-
-@cache
-def words() -> Mapping[str, tuple[str, ...]]:
-    """The options of every command, each as it is written."""
-    found: dict[str, tuple[str, ...]] = {}
-    for command in DIRECT:
-        out = io.StringIO()
-        with redirect_stdout(out):
-            import_module(f"memplan.cli.{command}").run(["--help"])
-        found[command] = _options(out.getvalue())
-    return found | dict.fromkeys(TYPER, ("--json", "--help"))
-
-
-def _options(text: str) -> tuple[str, ...]:
-    """The options that a command takes, by its help.
-
-    Those of the left column; where llama-server's flags are taken, with them all that stands between, which is named
-    in sentences too.
-    """
-    column = _names("\n".join(re.findall(r"^ {1,4}(-.*?)(?: {2}|$)", text, re.MULTILINE)))
-    if "llama-server's flags" not in text.partition("\n\n")[0]:
-        return tuple(dict.fromkeys(column))
-    flags = _flags()
-    known = {*column, *flags, *VALUES, *SWITCHES}
-    return tuple(dict.fromkeys([*(name for name in _names(text) if name in known), *flags]))
-
-
-def _names(text: str) -> list[str]:
-    return re.findall(r"(?<![\w-])(--?[a-z][a-z0-9-]*)", text)
-
-
-def _flags() -> list[str]:
-    from memplan.llama.flag_table import ARITY
-
-    return sorted(set(ARITY) - set(OUTPUT))
 
 
 def _models() -> list[str]:
@@ -132,7 +84,8 @@ _LATER: Final = ("preset",)
 
 
 def _bash() -> str:
-    cases = "\n".join(f"        {command}) words='{' '.join(options)}';;" for command, options in words().items())
+    of = command_options()
+    cases = "\n".join(f"        {command}) words='{' '.join(options)}';;" for command, options in of.items())
     values = "\n".join(f"        {option}) offer '{text}'; return;;" for option, text in _values().items())
     instead = "\n".join(
         f"        {command}:2) offer '{text}'; return;;" for command, text in _instead().items() if text
@@ -145,7 +98,7 @@ _memplan() {{
     offer() {{ COMPREPLY=($(compgen -W "$1" -- "$cur")); }}
     COMPREPLY=()
     if [ "$at" -eq 1 ]; then
-        offer '{" ".join(words())} --help --version'
+        offer '{" ".join(of)} --help --version'
         return
     fi
     case $cur in
@@ -179,7 +132,8 @@ complete -o filenames -F _memplan memplan
 
 
 def _zsh() -> str:
-    cases = "\n".join(f"        {command}) found=({' '.join(options)});;" for command, options in words().items())
+    of = command_options()
+    cases = "\n".join(f"        {command}) found=({' '.join(options)});;" for command, options in of.items())
     values = "\n".join(f"        {option}) compadd -- {text}; return;;" for option, text in _values().items())
     instead = "\n".join(
         f"        {command}:3) compadd -- {text}; return;;" for command, text in _instead().items() if text
@@ -190,7 +144,7 @@ def _zsh() -> str:
 _memplan() {{
     local -a found
     if (( CURRENT == 2 )); then
-        compadd -- {" ".join(words())} --help --version
+        compadd -- {" ".join(of)} --help --version
         return
     fi
     case $words[CURRENT-1] in
@@ -220,7 +174,7 @@ def _fish() -> str:
         about = about.replace("'", "\\'")
         lines.append(f"complete -c memplan -n __fish_use_subcommand -f -a {command} -d '{about}'")
     values = _values()
-    for command, options in words().items():
+    for command, options in command_options().items():
         seen = f"-n '__fish_seen_subcommand_from {command}'"
         for option in options:
             kind = "-l" if option.startswith("--") else "-s" if len(option) == 2 else "-o"

@@ -92,7 +92,7 @@ def test_colour_is_for_terminals_that_want_it(
 
 
 def test_help_names_every_option_and_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
-    from memplan.cli.arguments import SWITCHES, VALUES
+    from memplan.cli.known_options import SWITCHES, VALUES
 
     assert main(["estimate", "--help"]) == 0
     out = capsys.readouterr().out

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from memplan.cli import completion, main
-from memplan.cli.commands import DIRECT
+from memplan.cli import main
+from memplan.cli.commands import DIRECT, TYPER
+from memplan.cli.known_options import command_options
 from memplan.models.builtin import RECIPES
 from memplan.models.raw import header_file
 from memplan.outfile import write_atomically
@@ -24,7 +25,7 @@ from tests.cli.test_verify import fit_params
 from tests.gguf import writer
 
 TOP = Path(__file__).parents[2]
-COMMANDS = (*DIRECT, *completion.TYPER)
+COMMANDS = (*DIRECT, *TYPER)
 
 
 @cache
@@ -81,7 +82,7 @@ def test_help_is_complete_and_fits_a_terminal(command: str) -> None:
     text = help_of(command)
     assert text.startswith("Usage: memplan")
     assert max(map(len, text.splitlines())) <= 84
-    assert command in completion.TYPER or "Exit status: 0" in text
+    assert command in TYPER or "Exit status: 0" in text
 
 
 def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,13 +140,13 @@ def test_the_other_shells_scripts_are_sound(shell: str, capsys: pytest.CaptureFi
 
 
 def test_completion_options_are_real(capsys: pytest.CaptureFixture[str]) -> None:
-    for options in completion.words().values():
+    for options in command_options().values():
         assert "--help" in options
         assert all(re.fullmatch(r"--?[a-z][a-z0-9.-]*", option, re.IGNORECASE) for option in options)
-    assert {"--gpu", "-ncmoe", "--rig", "--json"} <= set(completion.words()["estimate"])
-    assert set(completion.words()["devices"]) == {"--server", "-o", "--output", "--force", "--json", "-h", "--help"}
+    assert {"--gpu", "-ncmoe", "--rig", "--json"} <= set(command_options()["estimate"])
+    assert set(command_options()["devices"]) == {"--server", "-o", "--output", "--force", "--json", "-h", "--help"}
     for command in ("devices", "header", "completion"):
-        for option in completion.words()[command]:
+        for option in command_options()[command]:
             assert main([command, "--help", option]) in (0, 2)
             assert "unknown option" not in capsys.readouterr().err, (command, option)
 
