@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
     from memplan.rig import parse_gpus
     from memplan.rig_file import load_rig
-    from memplan.sweeping.largest import Largest, find_largest, find_smallest
+    from memplan.sweeping.largest import Largest, find_limit
     from memplan.sweeping.sweep import Sweep, SweepPoint, sweep
 
 __all__ = [
@@ -119,9 +119,8 @@ __all__ = [
     "__version__",
     "estimate",
     "explain",
-    "find_largest",
+    "find_limit",
     "find_release",
-    "find_smallest",
     "load_rig",
     "parse_flags",
     "parse_gpus",
@@ -146,7 +145,7 @@ _HOMES = {
     "memplan.result": ("BufferUse", "DeviceUse", "Estimate", "HostUse", "ModelSummary"),
     "memplan.rig": ("parse_gpus",),
     "memplan.rig_file": ("load_rig",),
-    "memplan.sweeping.largest": ("Largest", "find_largest", "find_smallest"),
+    "memplan.sweeping.largest": ("Largest", "find_limit"),
     "memplan.sweeping.sweep": ("Sweep", "SweepPoint", "sweep"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal, get_args
 
 from memplan.backends.devices import Rig
-from memplan.errors import FlagError
+from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
 from memplan.halving import last_before
 from memplan.llama.flag_table import NUMBER
@@ -162,58 +163,42 @@ def largest_of(
     return largest(values, lambda value: sweeper.at((*others[:at], value, *others[at:])), margin)
 
 
-def find_largest(
+Bound = Literal["largest", "smallest"]
+
+
+def find_limit(
     header: Header,
     flags: Sequence[str],
     rig: Rig,
     name: str = "ctx",
     values: str | Sequence[int] | None = None,
+    bound: Bound = "largest",
+    margin: int = 0,
     release: str = "latest",
     without_ops: Iterable[str] = (),
     app: str = "server",
-    margin: int = 0,
 ) -> Largest:
-    """The largest value of one setting with which everything still fits.
+    """The largest value of one setting with which everything still fits, or the smallest, as of ``ncmoe``.
 
     Args:
         header: the model, from ``read_model``.  rig: the GPUs.
         flags: llama-server's flags, as words; that of the setting is replaced.
         name: the setting: ``ctx``, ``np``, ``ub`` or any flag that takes a number.
         values: those to try, as ``[4096, 8192]`` or ``"4096:65536:4096"``; by default all that make sense.
+        bound: ``largest`` or ``smallest``.  margin: bytes to leave on every GPU.
         release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.
-        margin: bytes to leave on every GPU.
     Raises:
         MemplanError: a setting, value, flag or device that cannot be, in one line.
     """
-    subject = Subject(header, tuple(flags), rig, release, tuple(without_ops), app)
-    return _farthest(subject, name, values, margin)
-
-
-def find_smallest(
-    header: Header,
-    flags: Sequence[str],
-    rig: Rig,
-    name: str = "ncmoe",
-    values: str | Sequence[int] | None = None,
-    release: str = "latest",
-    without_ops: Iterable[str] = (),
-    app: str = "server",
-    margin: int = 0,
-) -> Largest:
-    """The smallest value of one setting with which everything still fits, as of ``ncmoe``; else as ``find_largest``."""
-    subject = Subject(header, tuple(flags), rig, release, tuple(without_ops), app)
-    return _farthest(subject, name, values, margin, down=True)
-
-
-def _farthest(
-    subject: Subject, name: str, values: str | Sequence[int] | None, margin: int, down: bool = False
-) -> Largest:
     from memplan.estimator import check_types
 
-    check_types(subject.header, parse_flags(subject.flags, subject.app), subject.rig, subject.release)
+    if bound not in get_args(Bound):
+        raise FlagError(f"bound {shown(bound)}: must be {' or '.join(get_args(Bound))}")
+    check_types(header, parse_flags(flags, app), rig, release)
+    subject = Subject(header, tuple(flags), rig, release, tuple(without_ops), app)
     given = () if values is None else (_axis(name, values),)
     axis, tried = candidates(Sweeper(subject, given), name)
-    return largest_of(Sweeper(subject, [axis]), axis, tried[::-1] if down else tried, (), margin)
+    return largest_of(Sweeper(subject, [axis]), axis, tried if bound == "largest" else tried[::-1], (), margin)
 
 
 def _axis(name: str, values: str | Sequence[int]) -> Axis:

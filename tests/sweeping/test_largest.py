@@ -16,8 +16,7 @@ from memplan.sweeping.largest import (
     BISECTION,
     SCAN,
     candidates,
-    find_largest,
-    find_smallest,
+    find_limit,
     largest,
     largest_of,
     slack,
@@ -121,29 +120,31 @@ def test_axes_without_an_order(over: str, name: str) -> None:
 
 def test_the_largest_setting_in_one_call() -> None:
     rig = parse_gpus(["RTX PRO 6000:97886:91000:12.0"])
-    found = find_largest(MODEL, ["-np", "1", "-ub", "2048"], rig, values="4096:1048576")
+    found = find_limit(MODEL, ["-np", "1", "-ub", "2048"], rig, values="4096:1048576")
     assert found.value is not None and found.beyond is not None
     assert found.beyond[0] == 2 * found.value
     assert found.estimate.n_ctx == found.value and found.estimate.fits and not found.beyond[1].fits
-    everything = find_largest(MODEL, ["-np", "1", "-ub", "2048"], rig)
+    everything = find_limit(MODEL, ["-np", "1", "-ub", "2048"], rig)
     assert everything.value is not None and found.value <= everything.value < found.beyond[0]
-    assert find_largest(MODEL, ["-cmoe"], parse_gpus(["2*RTX 3090"]), "ubatch", [512, 256, 1024]).value == 1024
+    assert find_limit(MODEL, ["-cmoe"], parse_gpus(["2*RTX 3090"]), "ubatch", [512, 256, 1024]).value == 1024
     with pytest.raises(FlagError, match="takes no numbers"):
-        find_largest(MODEL, [], rig, "fa")
+        find_limit(MODEL, [], rig, "fa")
 
 
 def test_the_smallest_setting_in_one_call() -> None:
     """What -ncmoe is looked for with; the margin is kept on every GPU."""
     rig, flags = parse_gpus(["2*RTX 3090"]), ["-np", "1", "-c", "65536"]
-    exact, roomy = find_smallest(MODEL, flags, rig), find_smallest(MODEL, flags, rig, margin=2 << 30)
+    exact, roomy = (find_limit(MODEL, flags, rig, "ncmoe", bound="smallest", margin=margin) for margin in (0, 2 << 30))
     assert exact.value is not None and exact.beyond is not None and exact.beyond[0] == exact.value - 1
     assert exact.estimate.fits and not exact.beyond[1].fits
     assert roomy.value is not None and roomy.value > exact.value
     assert min(device.left for device in roomy.estimate.devices) >= 2 << 30
     with pytest.raises(FlagError, match="which values to try"):
-        find_smallest(MODEL, flags, rig, "threads")
+        find_limit(MODEL, flags, rig, "threads", bound="smallest")
+    with pytest.raises(FlagError, match="must be largest or smallest"):
+        find_limit(MODEL, flags, rig, bound="most")  # type: ignore[arg-type]
 
 
 def test_a_ubatch_is_tried_up_to_the_batch() -> None:
-    found = find_largest(MODEL, ["-np", "1", "-c", "65536", "-cmoe", "-b", "1024"], parse_gpus(["2*RTX 3090"]), "ub")
+    found = find_limit(MODEL, ["-np", "1", "-c", "65536", "-cmoe", "-b", "1024"], parse_gpus(["2*RTX 3090"]), "ub")
     assert (found.value, found.beyond, found.estimate.n_ubatch) == (1024, None, 1024)
