@@ -8,7 +8,7 @@ import pytest
 from memplan.diagnosing.lines import MAX_LINE, clean, clean_lines
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.reader import read_log, split_command
-from tests.diagnosing.test_diagnose import GOOD, LOGS, loads, text
+from tests.diagnosing.logs import GOOD, LOGS, loads, text
 
 
 def same(one: Load, other: Load) -> bool:

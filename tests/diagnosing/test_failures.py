@@ -1,0 +1,212 @@
+"""Failures of every kind, in a good load's place; and logs that are cut off or hold several loads."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from memplan.diagnosing.diagnosis import Diagnosis, diagnose, diagnose_all
+from memplan.diagnosing.log import Stage
+from memplan.estimator import estimate
+from memplan.llama.flags import parse_flags
+from memplan.models.builtin import builtin_header
+from memplan.rig import parse_gpus
+from tests.diagnosing.logs import (
+    CONTEXT,
+    CUDA_MALLOC,
+    GOOD,
+    LOADING,
+    UNTIL_COMPUTE,
+    UNTIL_MODEL,
+    failing,
+    loads,
+)
+
+
+def test_weights_that_do_not_fit() -> None:
+    found = failing(
+        UNTIL_MODEL.partition("load_tensors:        CUDA0 model")[0].replace("97250 MiB free", "60000 MiB free"),
+        CUDA_MALLOC.format("81687.67"),
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 85655727104",
+        LOADING + "unable to allocate CUDA0 buffer",
+    )
+    assert found.load.failed and found.load.failed.stage is Stage.MODEL
+    assert found.cause.kind == "too-little-memory"
+    assert any(mend.args[0] == "-ncmoe" for mend in found.mends)
+
+
+def test_caches_that_do_not_fit() -> None:
+    found = failing(
+        UNTIL_COMPUTE[: UNTIL_COMPUTE.index("llama_kv_cache:      CUDA0 KV")],
+        CUDA_MALLOC.format("672.00"),
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 704643072",
+        CONTEXT + "failed to initialize the context: failed to allocate buffer for kv cache",
+    )
+    assert found.load.failed and found.load.failed.stage is Stage.CONTEXT
+    assert found.cause.kind == "less-free-than-thought"
+
+
+def two_cards(*lines: str) -> Diagnosis:
+    """A log that ends at its weights, of two cards with 23,868 MiB free each."""
+    start = re.sub(r"load_tensors: layer.*\n", "", UNTIL_MODEL.partition("load_tensors:        CUDA0 model")[0])
+    card = "NVIDIA GeForce RTX 3090, compute capability 8.6, VMM: yes, VRAM: 24127 MiB"
+    start = re.sub(r"  Device 0:.*", f"  Device 0: {card}\n  Device 1: {card}", start)
+    start = re.sub(
+        r"(llama_prepare_model_devices: using device CUDA)0.*",
+        r"\g<1>0 (NVIDIA GeForce RTX 3090) - 23868 MiB free\n\g<1>1 (NVIDIA GeForce RTX 3090) - 23868 MiB free",
+        start,
+    )
+    return failing(start, *lines)
+
+
+def test_weights_are_compared_with_what_was_free_where_the_log_ends_before_the_context() -> None:
+    """Lines of v0.5.0: the context is printed once the weights are loaded."""
+    lines = (
+        "alloc_tensor_range: failed to allocate CUDA1 buffer of size 27649900544",
+        LOADING + "unable to allocate CUDA1 buffer",
+    )
+    found = two_cards(*lines)
+    assert found.assumed == ("-c", "-np")
+    assert "2,501 MiB short for its weights alone, 26,369 MiB on 23,868 MiB free" in found.cause.text
+    assert sum("does not show -c and -np" in note for note in found.notes) == 1
+    assert two_cards("Killed").assumed == ("-c", "-np")
+
+
+def test_the_weights_buffer_that_failed_tells_the_placement() -> None:
+    header, rig = builtin_header("deepseek-v4-flash"), parse_gpus(["RTX 3090:24127:23868", "RTX 3090:24127:23868"])
+    size = estimate(header, parse_flags(["-ngl", "44", "-ncmoe", "20"]), rig, "v0.5.0").buffers["CUDA1"].model
+    found = two_cards(f"alloc_tensor_range: failed to allocate CUDA1 buffer of size {size}")
+    # of all that give it, the first with which CUDA0's weights fit
+    assert found.guessed[0] == "-ncmoe" and 10 < int(found.guessed[1]) <= 20 and found.agrees
+
+
+def test_a_caches_failure_at_default_verbosity() -> None:
+    found = failing(
+        "",
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 704643072",
+        CONTEXT + "failed to initialize the context: failed to allocate buffer for kv cache",
+    )
+    assert found.load.failed and found.load.failed.stage is Stage.CONTEXT
+
+
+def test_a_load_that_only_measures() -> None:
+    dry = GOOD.replace("no_alloc              = 0", "no_alloc              = 1")
+    assert diagnose(loads(dry)[0]).cause.kind == "only-measured"
+    short = diagnose(loads(dry.replace("97250 MiB free", "60000 MiB free"))[0])
+    assert short.cause.kind == "only-measured" and "CUDA0 would be" in short.cause.text
+
+
+def test_logs_of_default_verbosity() -> None:
+    """Lines of v0.5.0 without -v: a load is known by its end alone."""
+    said = (
+        "common_params_print_info: build 11200 (5f0c2b1de) with GNU 13.3.0 for Linux x86_64\n"
+        "srv    load_model: loading model '/models/flash.gguf'\n{}\n"
+    )
+    good, bad = said.format("main: model loaded"), said.format(CONTEXT + "failed to initialize the context: no room")
+    for log, kinds in ((good, ["nothing-wrong"]), (good + bad, ["nothing-wrong", "unknown"]), (bad, ["unknown"])):
+        found = diagnose_all(loads(log))
+        assert [each.cause.kind for each in found] == kinds
+        assert {each.load.path for each in found} == {"/models/flash.gguf"}
+    assert diagnose(loads(good)[0]).cause.text == "nothing wrong as far as the log says: the model was loaded"
+
+
+def test_another_architecture_is_said() -> None:
+    log = re.sub(r"(general.architecture str\s+= )deepseek4", r"\1llama", GOOD)
+    assert log != GOOD
+    found = diagnose(loads(log)[0])
+    assert found.estimate is None and found.model == ""
+    assert found.notes[0] == "nothing is predicted: its architecture is llama, and only deepseek4 is modelled"
+
+
+def test_an_argument_that_the_build_does_not_take() -> None:
+    found = diagnose(loads("error: invalid argument: --ncmoe\n")[0])
+    assert found.cause.kind == "argument-not-of-this-release" and found.cause.mend.startswith("-ncmoe")
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (CONTEXT + "DeepSeek4 does not support different K (q8_0) and V (f16) cache types", "k-v-types-differ"),
+        (CONTEXT + "quantized V cache requires flash_attn", "quantized-v-needs-flash-attention"),
+        (
+            CONTEXT + "failed to initialize the context: quantized V cache was requested, but this requires"
+            " Flash Attention",
+            "quantized-v-needs-flash-attention",
+        ),
+        (
+            LOADING + "done_getting_tensors: wrong number of tensors; expected 1356, got 1352",
+            "tensors-not-of-this-release",
+        ),
+        (LOADING + "unknown model architecture: 'deepseek4'", "architecture-not-of-this-release"),
+        (
+            LOADING + "tensor 'blk.3.ffn_up_exps.weight' data is not within the file bounds,"
+            " model is corrupted or incomplete",
+            "incomplete-file",
+        ),
+        ("/b/c.cpp:1317: GGML_ASSERT(n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS) failed", "too-many-split-inputs"),
+        ("/b/ggml.c:9: GGML_ASSERT(something == new) failed", "unknown"),
+        ("Killed", "host-memory"),
+        ("kernel: Out of memory: Killed process 123 (llama-server) total-vm:1kB", "host-memory"),
+        ("ggml_aligned_malloc: insufficient memory (attempted to allocate 75314.00 MB)", "host-memory"),
+    ],
+)
+def test_llama_cpps_own_words(line: str, kind: str) -> None:
+    assert failing(UNTIL_MODEL, line).cause.kind == kind
+
+
+def test_memory_that_runs_out_later() -> None:
+    found = failing(
+        GOOD,
+        "CUDA error: out of memory",
+        "  current device: 0, in function alloc at /build/ggml/src/ggml-cuda/ggml-cuda.cu:512",
+        "  cuMemCreate(&handle, reserve_size, &prop, 0)",
+        "/build/ggml/src/ggml-cuda/ggml-cuda.cu:100: CUDA error",
+    )
+    assert found.cause.kind == "run-time-pools" and "CUDA0" in found.cause.text
+
+
+def test_a_retry_that_went_well_is_no_failure() -> None:
+    found = failing(
+        UNTIL_COMPUTE,
+        CUDA_MALLOC.format("3303.67"),
+        "ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 3464148992",
+        "sched_reserve: compute buffer allocation failed, retrying without pipeline parallelism",
+        GOOD[GOOD.index("sched_reserve:      CUDA0 compute") :],
+    )
+    assert found.cause.kind == "nothing-wrong"
+    assert any("went on without" in note for note in found.notes)
+
+
+def test_a_log_that_is_cut_off() -> None:
+    for end in range(0, len(GOOD), len(GOOD) // 12):
+        for load in loads(GOOD[:end]):
+            found = diagnose(load)
+            assert found.cause.kind in ("cut-off", "nothing-wrong")
+            assert found.agrees is not False
+    assert diagnose(loads(UNTIL_COMPUTE)[0]).cause.kind == "cut-off"
+
+
+def test_a_load_that_would_fail_when_the_log_ends_early() -> None:
+    found = diagnose(loads(UNTIL_COMPUTE.replace("97250 MiB free", "82000 MiB free"))[0])
+    assert found.cause.kind == "too-little-memory" and found.cause.text.startswith("the log ends before that")
+
+
+def test_several_loads_in_one_log() -> None:
+    failed = UNTIL_MODEL + LOADING + "unknown model architecture: 'deepseek4'\n"
+    old = failed.replace("build 11200", "build 10852") + "Killed\n"
+    found = [diagnose(load) for load in loads(old + GOOD + failed)]
+    kinds = ["architecture-not-of-this-release", "nothing-wrong", "architecture-not-of-this-release"]
+    assert [each.cause.kind for each in found] == kinds
+    assert [each.load.build for each in found] == [10852, 11200, 11200]
+    assert found[0].load.line < found[1].load.line < found[2].load.line
+
+
+def test_dry_loads_of_fit_are_told_apart() -> None:
+    process, _, rest = GOOD.partition("llama_model_loader: loaded")
+    load = "llama_model_loader: loaded" + rest
+    dry = load.replace("no_alloc              = 0", "no_alloc              = 1")
+    found = loads(process + dry + dry + load)
+    assert [each.dry for each in found] == [True, True, False]
+    assert all(each.gpus["CUDA0"].total_mib == 97886 for each in found)
