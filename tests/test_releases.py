@@ -14,9 +14,9 @@ def test_their_own_names() -> None:
         assert all(find_release(n) == (r, None) for n in names)
 
 
-def test_latest_is_the_newest() -> None:
+def test_latest_is_the_newest_tag() -> None:
     assert find_release("latest") == (LATEST, None)
-    assert LATEST is max(RELEASES, key=lambda r: r.build)
+    assert LATEST is max((r for r in RELEASES if r.name.startswith("v")), key=lambda r: r.build)
     assert list(RELEASES) == sorted(RELEASES, key=lambda r: r.build)
 
 
@@ -29,8 +29,9 @@ def test_latest_is_the_newest() -> None:
         ("v0.3.2", "b10568", "v0.3.2 is not modelled: taken as b10568"),
         ("b11000", "v0.4.0", "build 11000 is not modelled: taken as v0.4.0"),
         ("0.4.7", "v0.4.0", "v0.4.7 is not modelled: taken as v0.4.0"),
-        ("11434", "v0.5.0", "newer than any modelled release: assumed to do as v0.5.0"),
-        ("v0.6", "v0.5.0", "v0.6.0 is newer than any"),
+        ("11300", "v0.5.0", "build 11300 is not modelled: taken as v0.5.0"),
+        ("11500", "b11434", "newer than any modelled release: assumed to do as b11434"),
+        ("v0.6", "b11434", "v0.6.0 is newer than any"),
     ],
 )
 def test_releases_between_and_after(text: str, name: str, says: str) -> None:

@@ -7,7 +7,7 @@ against the plain scheduler's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -288,20 +288,23 @@ class QuickSched:
                         split.inputs.append(place)
                         sched.make_room(len(splits) - 1, len(split.inputs))
                     copies.append(((at, c.node), j, place))
+        if sched.copies_unread_inputs and sched.n_copies > 1:
+            kept.update(dict.fromkeys((-1, -2 - r) for p in placed for r in p.part.leaf_order if r < INPUT))
         sched.check_graph_inputs(len(kept))
-        return Splits([p.state for p in placed], _number(placed, splits), splits, copies, list(kept))
+        return Splits([p.state for p in placed], _number(placed, splits, kept), splits, copies, list(kept))
 
 
 _numbers: dict[tuple[object, ...], int] = {}
 _next_number = count()
 
 
-def _number(placed: list[Placed], splits: list[QuickSplit]) -> int:
-    """A number for homes and splits, the same on other devices and for another release."""
+def _number(placed: list[Placed], splits: list[QuickSplit], kept: Iterable[Place]) -> int:
+    """A number for homes, splits and kept inputs, the same on other devices and for another release."""
     key = (
         tuple([part_number(p.part) for p in placed]),
         tuple([p.final for p in placed]),
         tuple([(s.backend, s.start, tuple(s.inputs)) for s in splits]),
+        tuple(kept),
     )
     number = _numbers.get(key)
     if number is None:

@@ -51,6 +51,7 @@ class Sched:
         op_offload: whether devices may ask for ops whose weights lie on the host.
         split_inputs: how many inputs a split may have.
         sinks_place_attention: whether flash attention runs where its sinks lie, as other ops do with their weights.
+        copies_unread_inputs: whether pipeline parallelism keeps copies of inputs that no computed node reads, too.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Sched:
         op_offload: bool,
         split_inputs: SplitInputs = SplitInputs.ANY,
         sinks_place_attention: bool = False,
+        copies_unread_inputs: bool = False,
     ) -> None:
         self.backends = backends
         self.bufts = bufts
@@ -68,6 +70,7 @@ class Sched:
         self.op_offload = op_offload
         self.split_inputs = split_inputs
         self.room: dict[int, int] = {}  # of splits that had to have room for more, by number
+        self.copies_unread_inputs = copies_unread_inputs
         self.not_by_weights = ("ROPE",) if sinks_place_attention else ("ROPE", "FLASH_ATTN_EXT")
         self.splits: list[Split] = []
         self._copies: dict[tuple[int, int], list[Tensor]] = {}
@@ -112,6 +115,10 @@ class Sched:
         self._upgrade(computed)
         self._assign_rest(nodes)
         self._split(nodes, computed)
+        if self.copies_unread_inputs and self.n_copies > 1:
+            for t in graph.leafs:
+                if t.flags & FLAG_INPUT:
+                    self._keep_input(t)
 
     # --- pass 1 -------------------------------------------------------------------------------------------------------
 

@@ -237,10 +237,16 @@ class Context:
         kept: Planners = {} if planners is None else planners
         key = (tuple(devices.bufts), parallel, op_offload)
         if key not in kept:
-            split_inputs, by_sinks = release.split_inputs, release.sinks_place_attention
-            kept[key] = QuickPlanner(
-                Sched(devices.backends, devices.bufts, parallel, op_offload, split_inputs, by_sinks)
+            sched = Sched(
+                devices.backends,
+                devices.bufts,
+                parallel,
+                op_offload,
+                release.split_inputs,
+                release.sinks_place_attention,
+                release.copies_unread_inputs,
             )
+            kept[key] = QuickPlanner(sched)
         self.quick = kept[key]
         self.sched = self.quick.sched
         self.plain = plain or not self.quick.usable

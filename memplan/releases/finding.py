@@ -16,8 +16,8 @@ from memplan.releases.switches import Release
 def find_release(text: str) -> tuple[Release, str | None]:
     """The modelled release for ``v0.5.0``, ``0.5.0``, ``b11200``, ``11200``, ``lid-cuda`` or ``latest``, and a note.
 
-    A release between two modelled ones takes the newest not after it; one newer than all takes the newest. The note
-    says so; it is None for a release that is modelled itself.
+    ``latest`` is the newest tag. A release between two modelled ones takes the newest not after it; one newer than all
+    takes the newest. The note says so; it is None for a release that is modelled itself.
 
     Raises:
         UnknownRelease: not a release at all, or one older than all that are modelled.
@@ -61,7 +61,7 @@ def _switches(r: Release) -> Release:
 
 
 def _by_build(build: int, label: str) -> tuple[Release, str | None]:
-    return _newest([r for r in RELEASES if r.build <= build], label, build > LATEST.build, build)
+    return _newest([r for r in RELEASES if r.build <= build], label, build > RELEASES[-1].build, build)
 
 
 def _by_version(version: tuple[int, int, int], label: str) -> tuple[Release, str | None]:
@@ -73,11 +73,13 @@ def _by_version(version: tuple[int, int, int], label: str) -> tuple[Release, str
     tagged = [(r, _version(r.name)) for r in RELEASES if r.name.startswith("v")]
     if version < min(_version(tag) for tag in (*TAGGED, tagged[0][0].name)):
         raise UnknownRelease(f"llama.cpp {label}: which build that is is not known here; write the build; {_known()}")
+    if version > tagged[-1][1]:
+        return _newest(list(RELEASES), label, True, None)
     not_after = [r for r, v in tagged if v <= version]
     if not not_after:  # between a tag whose build is known and the first that is modelled
         build = max(build for tag, build in TAGGED.items() if _version(tag) <= version)
         not_after = [r for r in RELEASES if r.build <= build]
-    return _newest(not_after, label, version > tagged[-1][1], None)
+    return _newest(not_after, label, False, None)
 
 
 def _newest(not_after: list[Release], label: str, newer: bool, build: int | None) -> tuple[Release, str | None]:

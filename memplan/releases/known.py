@@ -41,6 +41,7 @@ B9842 = Release(
     clamps_inplace=True,
     split_inputs=SplitInputs.AT_MOST_30,
     sinks_place_attention=True,
+    copies_unread_inputs=False,
     cuda_indexer=False,
     cuda_indexer_keys=frozenset({"f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"}),
     cuda_indexer_keys_unknown=frozenset(),
@@ -199,13 +200,26 @@ V0_5_0 = replace(
     cuda_dups_integers=True,
 )
 
-RELEASES: tuple[Release, ...] = (B9842, B9924, B9988, B10068, B10361, B10549, B10568, V0_4_0, V0_5_0)
+B11434 = replace(
+    V0_5_0,
+    name="b11434",
+    build=11434,
+    changed=(
+        "Pipeline parallelism keeps copies of every input of the graph, the embeddings too, which a batch of tokens"
+        " does not read: CUDA_Host's compute buffer grows by 12 bytes for each token of the ubatch and each value of"
+        " its embedding (24 MiB for DeepSeek-V4-Flash at a ubatch of 512)."
+    ),
+    copies_unread_inputs=True,
+)
+
+RELEASES: tuple[Release, ...] = (B9842, B9924, B9988, B10068, B10361, B10549, B10568, V0_4_0, V0_5_0, B11434)
 """Every modelled release of llama.cpp itself, oldest first."""
 
 FORKS: tuple[Release, ...] = (LID_CUDA,)
 """Modelled forks, found by name alone."""
 
-LATEST = RELEASES[-1]
+LATEST = [r for r in RELEASES if r.name.startswith("v")][-1]
+"""The newest tag, which is what no ``--llama`` means: a build after it is asked for by number."""
 
 TAGGED: Mapping[str, int] = {"v0.3.0": 10621}
 """Builds of tags that are not modelled themselves."""

@@ -143,6 +143,10 @@ class Release:
     """Flash attention runs where its sinks lie, as other ops run where their weights do
     (ggml_backend_sched_backend_id_from_cur)."""
 
+    copies_unread_inputs: bool
+    """Pipeline parallelism keeps copies of every input of the graph (ggml_backend_sched_split_graph). Before, of those
+    that a computed node reads; so not of the embeddings, which stand in the graph beside the tokens."""
+
     # --- the CUDA backend (ggml-cuda/) ---
 
     cuda_indexer: bool
