@@ -170,6 +170,8 @@ def _glu(t: Tensor) -> bool:
 
 
 def _mul_mat(t: Tensor, release: Release) -> bool:
+    if t.params and t.params.get("f32_source"):
+        return False
     a, b = t.src[0], t.src[1]
     dense = a.nb[0] == a.type.type_size and b.nb[0] == b.type.type_size
     if release.cuda_multiplies_dense_rows_only and not dense:
@@ -254,6 +256,18 @@ def _sum_rows(t: Tensor) -> bool:
     return a.type is F32 and t.type is F32 and a.is_contiguous_rows
 
 
+def _ssm_conv(t: Tensor) -> bool:
+    return t.src[0].ne[1] % 128 == 0
+
+
+def _ssm_scan(t: Tensor) -> bool:
+    """Mamba 2, which has one decay a head, or Mamba 1."""
+    state, decay = t.src[0], t.src[3]
+    if decay.ne[0] == 1:
+        return state.ne[0] in (128, 256) and state.ne[1] % 16 == 0
+    return state.ne[:2] == (16, 1) and state.ne[2] % 128 == 0 and t.src[4].ne[1] == 1
+
+
 def _lightning_indexer(t: Tensor, keys: frozenset[str]) -> bool:
     """Heads of 128, 32 or 64 of them (lightning-indexer.cu: ``ggml_cuda_lightning_indexer_supported``)."""
     q, k = t.src[0], t.src[1]
@@ -289,6 +303,8 @@ _RULES: dict[str, Rule] = {
     "DIV": _binary,
     "ROPE": _rope,
     "ROPE_BACK": _rope,
+    "SSM_CONV": _ssm_conv,
+    "SSM_SCAN": _ssm_scan,
     "DSV4_HC_PRE": _all_f32,
     "DSV4_HC_COMB": _all_f32,
     "DSV4_HC_POST": _all_f32,

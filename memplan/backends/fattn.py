@@ -4,7 +4,8 @@ Follows ggml/src/ggml-cuda/fattn.cu (``ggml_cuda_get_best_fattn_kernel``, ``ggml
 and fattn-common.cuh (``ggml_cuda_flash_attn_ext_get_f16_extra_data``), read from b9842 to v0.5.0.
 
 A library compiled without a device's own architecture can choose another kernel, but never refuse an op that it would
-take, and for heads over 256 (DeepSeek-V4 has 512) the bytes are the same with each. So the device alone counts here.
+take. The bytes are the same with each for heads over 256 and for prompts, whose graph is the larger; only one or two
+tokens with a quantised cache and heads of 64, 128 or 256 can differ. So the device alone counts here.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ Examples:
 Exit status: 0 printed, 2 bad input (one line says what).
 """
 
+
 def run(argv: Sequence[str]) -> int:
     """Print the script; the exit status. Raises MemplanError."""
     options = read_options(argv, "completion", names=("SHELL",))

@@ -74,9 +74,7 @@ class _Wanted:
 
 
 @names_file
-def load_tensors(
-    header: Header, hp: HParams, load_mtp: bool = False, release: Release = LATEST
-) -> ModelTensors:
+def load_tensors(header: Header, hp: HParams, load_mtp: bool = False, release: Release = LATEST) -> ModelTensors:
     """The weights that are loaded from ``header``; ``load_mtp`` keeps the MTP blocks, which a plain server skips.
 
     Raises MissingTensor and BadTensorShape. Skipped blocks must be complete and of the right shape all the same.
@@ -135,9 +133,7 @@ def _text(shape: tuple[int, ...]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
-def _wanted(
-    have: Mapping[str, TensorInfo], hp: HParams, load_mtp: bool, release: Release
-) -> Iterator[_Wanted]:
+def _wanted(have: Mapping[str, TensorInfo], hp: HParams, load_mtp: bool, release: Release) -> Iterator[_Wanted]:
     """Everything in the order of ``load_arch_tensors``, then the optional scales of ``load_tensors``."""
     e, v, hc = hp.n_embd, hp.n_vocab, hp.hc_mult
     yield _Wanted("token_embd.weight", (e, v), "GET_ROWS", INPUT)

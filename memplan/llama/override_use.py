@@ -52,9 +52,7 @@ def _copied(tensors: tuple[ModelTensor, ...], placement: Placement, n_ubatch: in
         for op, ne in rows.items()
         if any(d.backend.offload_op(Tensor(op, F32, ne, packed_strides(F32, ne), [])) for d in placement.devices)
     }
-    return any(
-        t.op in wanted and t.layer not in (INPUT, OUTPUT) and placement.tensors[t.name].is_host for t in tensors
-    )
+    return any(t.op in wanted and t.layer not in (INPUT, OUTPUT) and placement.tensors[t.name].is_host for t in tensors)
 
 
 def _idle(tensors: tuple[ModelTensor, ...], overrides: tuple[Override, ...]) -> tuple[str, ...]:

@@ -107,6 +107,11 @@ MATRIX = new_tensor(F32, 256, 32)
         (ops.unary(MATRIX, "SOFTMAX2"), False),
         (ops.glu(MATRIX, MATRIX, "SWIGLU_CLAMP"), True),
         (ops.glu(ops.view_2d(MATRIX, 128, 32, 1024, 0), ops.view_2d(MATRIX, 128, 32, 1024, 0), "SWIGLU"), True),
+        (ops.glu(MATRIX, None, "GEGLU"), True),
+        (ops.add_id(new_tensor(F32, 64, 4, 8), new_tensor(F32, 64, 32), new_tensor(I32, 4, 8)), True),
+        (ops.norm(ops.transpose(MATRIX)), False),
+        (ops.l2_norm(MATRIX), True),
+        (ops.rope(new_tensor(F32, 128, 4, 16), new_tensor(I32, 64), 64, ops.ROPE_IMROPE), True),
         (ops.rms_norm(ops.view_2d(MATRIX, 128, 32, 1024, 0)), True),
         (ops.rms_norm(ops.transpose(MATRIX)), False),
         (ops.rope(new_tensor(F32, 128, 4, 16), new_tensor(I32, 16), 64, 0, offset=64), True),
@@ -122,6 +127,37 @@ MATRIX = new_tensor(F32, 256, 32)
 )
 def test_ops(op: Tensor, ok: bool) -> None:
     assert cuda().supports_op(op) is ok
+
+
+def scan(d_state: int, head: int, heads: int = 64, per_state: bool = False, groups: int = 8) -> Tensor:
+    state, x, dt = new_tensor(F32, d_state, head, heads), new_tensor(F32, head, heads, 4), new_tensor(F32, heads, 4)
+    a, b = new_tensor(F32, d_state if per_state else 1, heads), new_tensor(F32, d_state, groups, 4)
+    return ops.ssm_scan(state, x, dt, a, b, b, new_tensor(I32, 1))
+
+
+@pytest.mark.parametrize(
+    ("op", "ok"),
+    [
+        (scan(128, 64), True),
+        (scan(128, 80), True),
+        (scan(256, 64), True),
+        (scan(64, 64), False),
+        (scan(128, 72), False),
+        (scan(16, 1, 5120, per_state=True, groups=1), True),
+        (scan(16, 1, 5100, per_state=True, groups=1), False),
+        (scan(16, 1, 5120, per_state=True, groups=2), False),
+        (ops.ssm_conv(new_tensor(F32, 515, 8192, 1), new_tensor(F32, 4, 8192)), True),
+        (ops.ssm_conv(new_tensor(F32, 515, 8200, 1), new_tensor(F32, 4, 8200)), False),
+    ],
+)
+def test_state_spaces(op: Tensor, ok: bool) -> None:
+    assert cuda().supports_op(op) is ok
+
+
+def test_experts_whose_source_must_stay_f32_are_left_to_the_host() -> None:
+    experts, x, ids = new_tensor(Q8_0, 256, 64, 8), new_tensor(F32, 256, 2, 16), new_tensor(I32, 2, 16)
+    assert cuda().supports_op(ops.mul_mat_id(experts, x, ids))
+    assert not cuda().supports_op(ops.mul_mat_id(experts, x, ids, f32_source=True))
 
 
 def indexer(heads: int = 64, size: int = 128, type: str = "f16") -> Tensor:

@@ -109,3 +109,27 @@ def test_softmax_gating_without_bias_and_norm() -> None:
     g.expand(weights)
     g.expand(ops.cont(weights))
     assert alloc_deps(g.nodes, V0_5_0) == deps
+
+
+def test_softmax_after_selection_keeps_nothing() -> None:
+    logits = ops.cont(new_tensor(F32, 32, 16))
+    weights = ops.get_rows(ops.reshape(logits, 1, 32, 16), ops.argsort_top_k(logits, 4))
+    weights = ops.reshape(ops.soft_max(ops.reshape(weights, 4, 16)), 1, 4, 16)
+    g = Graph()
+    g.expand(ops.cont(weights))
+    assert alloc_deps(g.nodes, V0_5_0) == []
+
+
+@pytest.mark.parametrize(("experts", "kept"), [(32, True), (128, True), (512, True), (160, False)])
+def test_sigmoid_gating_with_bias_norm_and_scale(experts: int, kept: bool) -> None:
+    logits = ops.cont(new_tensor(F32, experts, 16))
+    probs = ops.unary(logits, "SIGMOID")
+    ids = ops.argsort_top_k(ops.add(probs, new_tensor(F32, experts)), 8)
+    weights = ops.reshape(ops.get_rows(ops.reshape(probs, 1, experts, 16), ids), 8, 16)
+    weights = ops.reshape(ops.div(weights, ops.clamp(ops.sum_rows(weights))), 1, 8, 16)
+    scaled = ops.scale(weights)
+    g = Graph()
+    g.expand(ops.cont(scaled))
+    deps = alloc_deps(g.nodes, V0_5_0)
+    assert {until for _, until in deps} == ({g.nodes[-1]} if kept else set())
+    assert ((scaled, g.nodes[-1]) in deps) is kept

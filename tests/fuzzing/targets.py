@@ -229,7 +229,7 @@ def listing(r: Random) -> None:
 
 def http(r: Random) -> None:
     """A server that answers with damaged HTTP, or goes away."""
-    head = b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-%d/%d\r\nContent-Length: %d\r\nETag: \"x\"\r\n\r\n"
+    head = b'HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-%d/%d\r\nContent-Length: %d\r\nETag: "x"\r\n\r\n'
     size = len(SMALL)
     whole = r.choice((
         head % (size - 1, size, size) + SMALL,

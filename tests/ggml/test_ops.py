@@ -96,6 +96,77 @@ def test_attention() -> None:
     assert t.params == {"mask": True, "sinks": True, "max_bias": 0.0, "logit_softcap": 0.0, "n_kv_max": 640}
 
 
+def test_values_of_another_head_size() -> None:
+    q, k, v = f32(576, 7, 64), ops.new(F16, 576, 256), ops.new(F16, 512, 256)
+    assert ops.flash_attn_ext(q, k, v, ops.new(F16, 256, 7), None, 0).ne == (512, 64, 7, 1)
+
+
+def test_gated_units_of_one_tensor_and_of_two() -> None:
+    halves = ops.glu(f32(8, 3), None, "SWIGLU")
+    assert (halves.ne, halves.nb, len(halves.src), halves.kind) == ((4, 3, 1, 1), (4, 16, 48, 48), 1, "SWIGLU")
+    assert ops.glu(f32(8, 3), f32(8, 3), "SWIGLU_OAI").ne == (8, 3, 1, 1)
+
+
+def test_rope_with_sections_and_factors() -> None:
+    sections = ops.rope(f32(8, 2, 5), i32(20), 8, ops.ROPE_IMROPE)
+    assert len(sections.src) == 2
+    factors = f32(4)
+    turned = ops.rope(f32(8, 2, 5), i32(5), 8, ops.ROPE_NEOX, freq_factors=factors)
+    assert turned.src[2] is factors
+    assert turned.params is not None and turned.params["freq_factors"] is True
+
+
+def test_masks_and_sinks_of_several_streams() -> None:
+    scores = f32(256, 7, 64, 2)
+    t = ops.soft_max(scores, f32(256, 7, 1, 2), f32(64))
+    assert (t.ne, len(t.src)) == (scores.ne, 3)
+
+
+def test_a_copy_lies_where_it_is_written() -> None:
+    cache = f32(6, 4, name="cache")
+    t = ops.cpy(f32(12, name="x"), ops.view_2d(cache, 6, 2, 24, 48))
+    assert (t.view_src, t.view_offs, t.ne, t.name) == (cache, 48, (6, 2, 1, 1), "cache (view) (copy of x)")
+
+
+def test_experts_whose_source_stays_f32() -> None:
+    assert ops.mul_mat_id(f32(8, 3, 4), f32(8, 1, 6), i32(2, 6)).params is None
+    assert ops.mul_mat_id(f32(8, 3, 4), f32(8, 1, 6), i32(2, 6), f32_source=True).params == {"f32_source": True}
+
+
+def test_a_convolution_over_tokens() -> None:
+    assert ops.ssm_conv(f32(4 - 1 + 7, 32, 2), f32(4, 32)).ne == (32, 7, 2, 1)
+
+
+def test_a_scan_leaves_its_output_and_its_states_in_one_row() -> None:
+    state, x, dt, b = f32(16, 8, 4, 9), f32(8, 4, 7, 2), f32(4, 7, 2), f32(16, 1, 7, 2)
+    for snapshots in (1, 3):
+        t = ops.ssm_scan(state, x, dt, f32(1, 4), b, b, i32(2), snapshots)
+        assert t.ne == (8 * 4 * 7 * 2 + snapshots * 16 * 8 * 4 * 2, 1, 1, 1)
+        assert len(t.src) == 7
+
+
+def test_a_delta_net_leaves_its_output_and_its_states_in_rows() -> None:
+    q, v, beta, state = f32(8, 2, 7, 3), f32(8, 4, 7, 3), f32(1, 4, 7, 3), f32(8, 8, 4, 3)
+    for snapshots in (1, 4):
+        t = ops.gated_delta_net(q, q, v, beta, beta, state, snapshots)
+        assert t.ne == (8 * 4, 7 * 3 + snapshots * 8 * 3, 1, 1)
+    assert ops.gated_delta_net(q, q, v, v, beta, state).ne == (32, 45, 1, 1)  # a gate a channel
+
+
+def test_shapes_that_few_models_need() -> None:
+    a = f32(6, 4, 2)
+    assert ops.pad(a, 2, 1).ne == (8, 5, 2, 1)
+    assert (ops.arange(5).ne, ops.arange(5).src) == ((5, 1, 1, 1), [])
+    assert ops.pool_2d(ops.new(F16, 512, 3), (128, 1), (128, 1), (0, 0)).ne == (4, 3, 1, 1)
+    assert ops.diag(f32(6, 1, 2)).ne == (6, 6, 2, 1)
+    assert ops.solve_tri(f32(4, 4, 2), f32(6, 4, 2)).ne == (6, 4, 2, 1)
+    assert ops.add_id(a, f32(6, 9), i32(4, 2)).ne == a.ne
+    square = f32(4, 4, 2)
+    for t in (ops.norm(a), ops.l2_norm(a), ops.sqr(a), ops.cumsum(a)):
+        assert (t.ne, t.view_src) == (a.ne, None)
+    assert (ops.tri(square, "LOWER").ne, ops.tri(square, "LOWER").kind) == (square.ne, "LOWER")
+
+
 def test_deepseek_ops() -> None:
     keys, mask = ops.new(F16, 128, 1, 256, 2), ops.new(F16, 256, 7, 1, 2)
     score = ops.lightning_indexer(f32(128, 64, 7, 2), keys, f32(64, 7, 1, 2), mask)
@@ -134,6 +205,34 @@ WRONG: list[Callable[[], object]] = [
     lambda: ops.flash_attn_ext(f32(8, 2, 2), f32(8, 4), f32(8, 4), f32(4, 2), None, 0),
     lambda: ops.flash_attn_ext(f32(8, 2, 2), f32(7, 4), f32(8, 4), None, None, 0),
     lambda: ops.flash_attn_ext(f32(8, 2, 2), f32(8, 4), f32(8, 4), None, f32(3), 0),
+    lambda: ops.glu(ops.transpose(f32(4, 4)), None, "SWIGLU"),
+    lambda: ops.rope(f32(8, 2, 5), i32(5), 8, ops.ROPE_MROPE),
+    lambda: ops.rope(f32(8, 2, 5), i32(5), 8, ops.ROPE_NEOX, freq_factors=f32(3)),
+    lambda: ops.rope(f32(8, 2, 5), i32(5), 8, ops.ROPE_NEOX, freq_factors=ops.new(F16, 4)),
+    lambda: ops.soft_max(f32(4, 2, 3, 2), f32(4, 2, 1, 3)),
+    lambda: ops.soft_max(f32(4, 2, 3), None, f32(4)),
+    lambda: ops.cpy(f32(4), f32(5)),
+    lambda: ops.add_id(f32(6, 4, 2), f32(6, 9), i32(3, 2)),
+    lambda: ops.cumsum(i32(4)),
+    lambda: ops.tri(f32(4, 3), "LOWER"),
+    lambda: ops.diag(f32(4, 3)),
+    lambda: ops.solve_tri(f32(4, 4), f32(6, 3)),
+    lambda: ops.solve_tri(f32(4, 4), ops.transpose(f32(4, 6))),
+    lambda: ops.arange(0),
+    lambda: ops.pool_2d(f32(3, 3), (4, 1), (4, 1), (0, 0)),
+    lambda: ops.ssm_conv(f32(10, 31, 2), f32(4, 32)),
+    lambda: ops.ssm_conv(f32(2, 32), f32(4, 32)),
+    lambda: ops.ssm_conv(f32(10, 32, 2, 2), f32(4, 32)),
+    lambda: ops.ssm_scan(f32(16, 8, 4), f32(8, 4, 7), f32(4, 6), f32(1, 4), f32(16, 1, 7), f32(16, 1, 7), i32(1)),
+    lambda: ops.ssm_scan(f32(16, 8, 4), f32(8, 4, 7), f32(4, 7), f32(16, 4), f32(16, 1, 7), f32(16, 1, 7), i32(1), 2),
+    lambda: ops.ssm_scan(
+        f32(16, 8, 4), ops.transpose(f32(4, 8, 7)), f32(4, 7), f32(1, 4), f32(16, 1, 7), f32(16, 1, 7), i32(1)
+    ),
+    lambda: ops.gated_delta_net(f32(8, 2, 7), f32(8, 2, 7), f32(8, 4, 7), f32(2, 4, 7), f32(1, 4, 7), f32(8, 8, 4)),
+    lambda: ops.gated_delta_net(f32(8, 2, 7), f32(8, 2, 7), f32(8, 4, 7), f32(1, 4, 7), f32(1, 4, 7), f32(8, 8, 3)),
+    lambda: ops.gated_delta_net(
+        ops.new(F16, 8, 2, 7), f32(8, 2, 7), f32(8, 4, 7), f32(1, 4, 7), f32(1, 4, 7), f32(8, 8, 4)
+    ),
     lambda: ops.lightning_indexer(f32(8, 2, 2), f32(8, 1, 4), f32(2, 2), f32(4, 2)),
     lambda: ops.dsv4_hc_comb(f32(24, 7), f32(2), f32(24), 4),
     lambda: ops.dsv4_hc_pre(f32(16, 4, 7), f32(3, 7)),

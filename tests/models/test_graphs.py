@@ -91,9 +91,7 @@ def test_wrong_input_is_one_line(
     assert says in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_digest_is_the_line_that_is_kept(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_digest_is_the_line_that_is_kept(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, str(WHOLE), "b10068", "--digest") == 0
     assert json.loads(capsys.readouterr().out) == DIGESTS["b10068"]
 
