@@ -21,9 +21,8 @@ from memplan.gguf.types import BF16, BY_NAME, F16, F32, I32, I64, IQ4_NL, Q4_0, 
 from memplan.releases import QuantizedConcat
 
 if TYPE_CHECKING:
-    from memplan.backends.cuda_fusion import Deps
     from memplan.backends.devices import Gpu
-    from memplan.ggml.backend import BufferType
+    from memplan.ggml.backend import BufferType, Optimized
     from memplan.ggml.tensor import Tensor
     from memplan.releases import Release
 
@@ -137,9 +136,9 @@ class CudaBackend(Backend):
             return ne[2] >= OFFLOAD_MIN_BATCH
         return op != "GET_ROWS" and ne[1] * ne[2] * ne[3] >= OFFLOAD_MIN_BATCH
 
-    def alloc_deps(self, nodes: list[Tensor], after: Tensor | None = None) -> Deps:
-        """(tensor, until) for the lifetimes its fusions stretch; see ``memplan.backends.cuda_fusion.alloc_deps``."""
-        return cuda_fusion.alloc_deps(nodes, self.release, after)
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
+        """The same order, and the lifetimes that fusions stretch; see ``memplan.backends.cuda_fusion.alloc_deps``."""
+        return nodes, cuda_fusion.alloc_deps(nodes, self.release, after)
 
     def _flash_attn_ext(self, t: Tensor) -> bool:
         return fattn.best_kernel(t, self._cc, self.release) != fattn.NONE

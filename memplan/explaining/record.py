@@ -38,7 +38,7 @@ class Recorder:
     def __init__(self, graph: Graph, bufts: list[BufferType]) -> None:
         self.lives: list[Life] = []
         self._spaces = [bufts.index(buft) for buft in bufts]
-        self._index = {t: i for i, t in enumerate(graph.nodes)}
+        self._own = set(graph.nodes)
         self._n_nodes = len(graph.nodes)
         self._alive: dict[Tensor, Life] = {}
         self._moment = 0
@@ -50,9 +50,9 @@ class Recorder:
 
         Both are NONE; a keeper is a view of what it keeps.
         """
-        index = self._index.get(node)
-        if index is not None:
-            self._node = self._done = index
+        if node in self._own:
+            self._done += 1
+            self._node = self._done
         else:
             self._node = self._done + (node.view_src is None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -53,15 +53,21 @@ class Buffer:
     weights: bool = False
 
 
+Optimized: TypeAlias = "tuple[list[Tensor], list[tuple[Tensor, Tensor]]]"
+"""A split's nodes in the order in which they are computed, and lifetimes to stretch: (tensor, the node it outlives)."""
+
+
 class Backend(ABC):
     """One device as the scheduler sees it.
 
     Attributes:
         name: ``CUDA0``, ``CPU``.  buft: the type its compute buffer is taken from.
+        reorders: whether ``graph_optimize`` may change the order of nodes, so that it has to be given whole splits.
     """
 
     name: str
     buft: BufferType
+    reorders: bool = False
 
     @abstractmethod
     def supports_op(self, t: Tensor) -> bool:
@@ -75,9 +81,10 @@ class Backend(ABC):
         """Whether the device asks for ``t`` although its weight lies on the host (``offload_op``)."""
         return False
 
-    def alloc_deps(self, nodes: list[Tensor], after: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
-        """Lifetimes that the backend's fusions stretch in one split: (tensor, the node it must outlive).
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
+        """What the backend makes of one split (``graph_optimize``); ``after`` is the node that follows the split.
 
-        ``after`` is the node that follows the split. Follows ``graph_optimize``.
+        ``nodes`` read the scheduler's copies already; their ``uses`` are those of the whole graph before that. The
+        list itself is not to be changed.
         """
-        return []
+        return nodes, []

@@ -7,7 +7,7 @@ refers to its tensors by number. A part's tensors are numbered as follows: its n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memplan.ggml.backend import Buffer, BufferType
@@ -108,21 +108,25 @@ class PartBuilder:
         self.inputs: list[Tensor] = []
         self._input_ids: dict[Tensor, int] = {}
 
-    def first(self, build: Callable[[], Tensor]) -> Part:
-        """The part that reads no other."""
-        return self._cut(build, None, None)
-
-    def part(self, build: Callable[[Tensor], Tensor], like: Tensor) -> Part:
-        """A part that reads what the one before hands on, a tensor shaped ``like`` this one."""
-        marker = Tensor("NONE", like.type, like.ne, like.nb, [], name="marker")
-        stand_in = Tensor("PART_INPUT", like.type, like.ne, like.nb, [marker], name="input")
-        return self._cut(lambda: build(stand_in), stand_in, marker)
-
-    def _cut(self, build: Callable[[], Tensor], stand_in: Tensor | None, marker: Tensor | None) -> Part:
+    def begin(self, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Start a part: stand-ins for what the part before hands on, shaped ``like`` these; none for the first part."""
+        self._markers = [Tensor("NONE", t.type, t.ne, t.nb, [], name="marker") for t in like]
+        self._stand_ins = tuple(Tensor("PART_INPUT", m.type, m.ne, m.nb, [m], name="input") for m in self._markers)
         graph = self.graph
-        first, first_leaf = len(graph.nodes), len(graph.leafs)
-        marks = len(self.fused_nodes), len(self.pinned), len(self.on_host)
-        out = build()
+        self._first = len(graph.nodes), len(graph.leafs)
+        self._marks = len(self.fused_nodes), len(self.pinned), len(self.on_host)
+        return self._stand_ins
+
+    def end(self, outs: Sequence[Tensor]) -> Part:
+        """The part that was built since ``begin`` and hands on ``outs``."""
+        if len(outs) != 1 or len(self._stand_ins) > 1:
+            raise NotImplementedError("parts that hand on several tensors")
+        (out,) = outs
+        stand_in = self._stand_ins[0] if self._stand_ins else None
+        marker = self._markers[0] if self._markers else None
+        graph = self.graph
+        first, first_leaf = self._first
+        marks = self._marks
         n_body = len(graph.nodes) - first
         body_leafs = len(graph.leafs) - first_leaf
         graph.expand(out)

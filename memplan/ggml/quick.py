@@ -43,8 +43,9 @@ class QuickPlanner:
 
     @property
     def usable(self) -> bool:
-        """Whether every backend has memory of its own; where two share one, ``Sched`` may move nodes between them."""
-        return len(set(self.sched.bufts)) == len(self.sched.bufts)
+        """Whether every backend has memory of its own, and none changes the order of nodes."""
+        sched = self.sched
+        return len(set(sched.bufts)) == len(sched.bufts) and not any(b.reorders for b in sched.backends)
 
     def schedule(self, graph: GraphParts, layer_home: Sequence[int], pin_nodes: bool, pin_host: bool) -> Schedule:
         """Homes and splits; pins are llama.cpp's assignments while it builds the graph."""

@@ -1,4 +1,4 @@
-"""Lifetimes that backends' fusions stretch, found once for equal parts; see ``Backend.alloc_deps``."""
+"""Lifetimes that backends' fusions stretch, found once for equal parts; see ``Backend.graph_optimize``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DepFinder:
 
     def __init__(self, sched: Sched) -> None:
         self.sched = sched
-        self.asks = [type(b).alloc_deps is not Backend.alloc_deps for b in sched.backends]
+        self.asks = [type(b).graph_optimize is not Backend.graph_optimize for b in sched.backends]
         self._known: dict[tuple[Part, Buffers, Run, Copies], Found] = {}
         self._stretches: dict[int, list[tuple[int, Run, Copies]]] = {}
 
@@ -116,7 +116,7 @@ class DepFinder:
             t.src[j] = copy
         after = part.nodes[end] if end < len(part.nodes) and end != part.n_body else None
         found: dict[int, dict[tuple[int, int], None]] = {}
-        for tensor, until in self.sched.backends[backend].alloc_deps(part.nodes[start:end], after):
+        for tensor, until in self.sched.backends[backend].graph_optimize(part.nodes[start:end], after)[1]:
             name = names.get(tensor) or (part.ids[tensor], -1)
             found.setdefault(part.ids[until], {})[name] = None
         for t, j, src in replaced:

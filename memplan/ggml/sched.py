@@ -317,9 +317,11 @@ class Sched:
         leaf_homes: list[int] = []
         keep: dict[int, list[Tensor]] = {}
         for split in self.splits:
-            split.nodes = graph.nodes[split.start : split.end]
             after = graph.nodes[split.end] if split.end < len(graph.nodes) else None
-            for tensor, until in self.backends[split.backend].alloc_deps(split.nodes, after):
+            nodes_of = graph.nodes[split.start : split.end]
+            split.nodes, deps = self.backends[split.backend].graph_optimize(nodes_of, after)
+            graph.nodes[split.start : split.end] = split.nodes
+            for tensor, until in deps:
                 kept = keep.setdefault(id(until), [])
                 if tensor not in kept:
                     kept.append(tensor)

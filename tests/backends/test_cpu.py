@@ -75,5 +75,5 @@ def test_buffers_it_reads_and_what_it_never_does() -> None:
     assert all(cpu.supports_buft(b) for b in (CPU, CUDA_HOST, CPU_REPACK))
     assert not cpu.supports_buft(cuda().buft)
     assert not cpu.offload_op(ops.mul_mat(new_tensor(F32, 256, 64), X))
-    assert cpu.alloc_deps([X]) == []
+    assert cpu.graph_optimize([X]) == ([X], [])
     assert (cpu.name, cpu.buft) == ("CPU", CPU)

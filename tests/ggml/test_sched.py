@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memplan.ggml import ops
-from memplan.ggml.backend import Backend, Buffer, BufferType
+from memplan.ggml.backend import Backend, Buffer, BufferType, Optimized
 from memplan.ggml.graph import Graph
 from memplan.ggml.sched import Sched, SchedAbortError
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
@@ -151,6 +151,30 @@ def test_inputs_that_pipelining_keeps_are_limited_where_splits_are() -> None:
     with pytest.raises(SchedAbortError, match="n_graph_inputs < GGML_SCHED_MAX_SPLIT_INPUTS"):
         sched(gpu, parallel=True, split_inputs=SplitInputs.AT_MOST_30).split_graph(sum_of_inputs(31))
     sched(gpu, parallel=True, split_inputs=SplitInputs.DOUBLED).split_graph(sum_of_inputs(31))
+
+
+class WideFirst(ToyBackend):
+    """Computes what is wide first, and keeps the first node of a split until its last."""
+
+    reorders = True
+
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
+        order = sorted(nodes, key=lambda t: -t.ne[0])
+        return order, [(order[0], order[-1])]
+
+
+def test_a_backend_may_change_the_order_of_a_splits_nodes_and_stretch_lifetimes() -> None:
+    x = ops.new_input(F32, 8, 8)
+    wide = [ops.mul_mat(weight(GPU, 8, 64), x) for _ in range(3)]
+    narrow = [ops.mul_mat(weight(GPU, 64, 16), t) for t in wide]
+
+    graph = graph_of(*narrow)
+    assert [t in wide for t in graph.nodes] == [True, False] * 3
+    s = sched(WideFirst("GPU0", GPU))
+    sizes = s.reserve_size(graph)
+    assert graph.nodes == wide + narrow == s.splits[0].nodes
+    # the copy of the input, all that is wide, two of three that are narrow: only the second wide place is free for one
+    assert sizes[0] == 256 + 3 * 2048 + 2 * 512
 
 
 def test_old_schedulers_place_attention_by_its_sinks() -> None:

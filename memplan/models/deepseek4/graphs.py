@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from memplan.ggml.parts import Part, PartBuilder
@@ -95,7 +94,8 @@ class DeepSeek4:
     def _build_parts(self, batch: Batch, fused: Fused, graphs: DeepSeek4Graphs) -> tuple[list[Part], list[Tensor]]:
         b = DeepSeek4Graph(self.hp, batch, fused, graphs.memory, graphs.release, graphs.leaf)
         builder = PartBuilder(b.graph, b.roles, b.fused_nodes, b.pinned, b.on_host)
-        first = builder.first(b.head)
+        builder.begin(())
+        first = builder.end((b.head(),))
         like = first.tensor(first.out)
         attention: dict[object, Part] = {}
         experts = self._known_experts(batch, fused, graphs.release, builder.inputs)
@@ -105,9 +105,11 @@ class DeepSeek4:
             for kind, (known, build) in zip(kinds, halves, strict=True):
                 part = known.get(kind)
                 if part is None:
-                    part = known[kind] = builder.part(partial(build, il=il), like)
+                    (given,) = builder.begin((like,))
+                    part = known[kind] = builder.end((build(given, il),))
                 parts.append(part)
-        parts.append(builder.part(b.output, like))
+        (given,) = builder.begin((like,))
+        parts.append(builder.end((b.output(given),)))
         return parts, builder.inputs
 
     def _known_experts(self, batch: Batch, fused: Fused, release: Release, inputs: list[Tensor]) -> dict[object, Part]:
