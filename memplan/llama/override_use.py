@@ -16,8 +16,8 @@ from memplan.gguf.types import F32
 from memplan.llama.flag_values import DENSE_PATTERN, EXPERTS_PATTERN, Override
 from memplan.llama.flags import Flags
 from memplan.llama.model_tensors import INPUT, OUTPUT, ModelTensor
-from memplan.llama.patterns import compile_pattern
-from memplan.llama.placement import Placement, matches
+from memplan.llama.patterns import compile_pattern, matches
+from memplan.llama.placement import Placement
 
 _MOST = 3
 _MADE: Final = (

@@ -1,410 +1,379 @@
 """Regular expressions of ``-ot`` as C++'s std::regex (ECMAScript) reads them.
 
 llama.cpp asks ``std::regex_search(tensor_name, std::regex(pattern))`` (src/llama-model-loader.cpp: ``create_tensor``,
-v0.5.0). Python's ``re`` differs in the grammar, so a pattern is parsed here and then either written out as one that
-``re`` reads the same way or - where backtracking could take forever - followed as sets of positions, which cannot.
-Tensor names are ASCII, and so are all character classes. What libstdc++ refuses is a FlagError.
+v0.5.0). Python's ``re`` differs in the grammar, and its backtracking, as libstdc++'s, can take forever. So a pattern is
+parsed here and followed as sets of positions in the name, a bit each: no step is done twice, and how many there can be
+is known beforehand. A pattern that may take more than ``MAX_STEPS`` for a name is refused, as are several that may take
+more than ``MAX_STEPS_OF_ALL`` for all names. Tensor names are ASCII, and so are all character classes. What libstdc++
+refuses is a FlagError.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
+from typing import Final
 
 from memplan.errors import FlagError, shown
+from memplan.llama.pattern_syntax import (
+    ASCII,
+    WORD,
+    Alt,
+    Anchor,
+    Back,
+    Chars,
+    Group,
+    Look,
+    Node,
+    Parser,
+    Repeat,
+    Seq,
+)
 
-_ASCII = frozenset(map(chr, range(128)))
-_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_DIGIT = frozenset("0123456789")
-_SPACE = frozenset(" \t\n\r\f\v")
-_ALPHA = frozenset(c for c in _WORD if c.isalpha())
-_UPPER = frozenset(c for c in _ALPHA if c.isupper())
-_GRAPH = frozenset(c for c in _ASCII if " " < c < "\x7f")
-_CLASSES = {"d": _DIGIT, "w": _WORD, "s": _SPACE, "D": _ASCII - _DIGIT, "W": _ASCII - _WORD, "S": _ASCII - _SPACE}
-_POSIX = {
-    "alnum": _ALPHA | _DIGIT,
-    "alpha": _ALPHA,
-    "blank": frozenset(" \t"),
-    "cntrl": _ASCII - _GRAPH - {" "},
-    "d": _DIGIT,
-    "digit": _DIGIT,
-    "graph": _GRAPH,
-    "lower": _ALPHA - _UPPER,
-    "print": _GRAPH | {" "},
-    "punct": _GRAPH - _ALPHA - _DIGIT,
-    "s": _SPACE,
-    "space": _SPACE,
-    "upper": _UPPER,
-    "w": _WORD,
-    "xdigit": frozenset("0123456789abcdefABCDEF"),
-}
-_ESCAPES = {"0": "\0", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_MAX_DEPTH = 50
-_MAX_COUNT = 1000
-_MAX_CHOICES = 4
-"""Repeats of open length up to which backtracking over a short name stays quick."""
+MAX_STEPS: Final = 4_000
+"""The most steps that one pattern may take for a name: those that people write take some dozens."""
+
+MAX_STEPS_OF_ALL: Final = 10_000_000
+"""The most steps that all patterns of a command line may take for all names."""
+
+_MAX_LENGTH: Final = 1 << 16
+_MAX_STATES: Final = 100_000
+"""``_GLIBCXX_REGEX_STATE_LIMIT``: what libstdc++ expands a pattern to at most (bits/regex_automaton.h)."""
+_MAX_SETS: Final = 8
+"""Sets of characters that are remembered of a name."""
+_MAX_NAME: Final = 64
+"""GGML_MAX_NAME: a name has fewer bytes, so that a repeat ends after as many rounds."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Chars:
-    """One character out of a set."""
-
-    allowed: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Seq:
-    parts: tuple[_Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Alt:
-    choices: tuple[_Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A numbered group."""
-
-    body: _Node
-
-
-@dataclass(frozen=True, slots=True)
-class _Repeat:
-    body: _Node
-    low: int
-    high: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    body: _Node
-    negative: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Anchor:
-    """``^``, ``$``, ``b`` (word boundary) or ``B``."""
-
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Back:
-    """What an earlier group matched."""
-
-    group: int
-
-
-_Node = _Chars | _Seq | _Alt | _Group | _Repeat | _Look | _Anchor | _Back
-
-
-@lru_cache(maxsize=4096)
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
     """A function that says whether ``pattern`` is found anywhere in a tensor's name.
 
     Raises FlagError for what std::regex refuses, and for the few things that memplan does not follow: collating
-    elements, back references in a pattern that could take forever, counts above 1000.
+    elements, counts above 1000, a pattern that may take more than ``MAX_STEPS`` for a name.
     """
-    parser = _Parser(pattern)
-    node = parser.parse()
-    if parser.choices <= _MAX_CHOICES and not parser.nested:
-        search = re.compile(_python(node), re.ASCII).search
-        needed = _literal(node)
-        if needed:
-            return lambda name: needed in name and search(name) is not None
-        return lambda name: search(name) is not None
-    if parser.back_references:
+    return _compiled(pattern).found
+
+
+@lru_cache(maxsize=256)
+def matches(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    """(index of the name, index of the first pattern found in it) for every name that has one. Raises FlagError."""
+    compiled = [_compiled(p) for p in patterns]
+    # what is soon seen not to match takes an eighth of a step
+    steps = sum(c.steps * sum(c.needed in name for name in names) + len(names) // 8 for c in compiled)
+    if steps > MAX_STEPS_OF_ALL:
         raise FlagError(
-            f"-ot {shown(pattern)}: back references beside nested repeats are not modelled; write it without"
+            f"the {len(patterns):,} patterns of -ot may take {steps:,} steps for {len(names):,} tensors, at most"
+            f" {MAX_STEPS_OF_ALL:,} are followed; write fewer, or simpler ones"
         )
-    return lambda name: bool(_ends(node, frozenset(range(len(name) + 1)), name))
+    searches = [c.found for c in compiled]
+    found = []
+    for i, name in enumerate(names):
+        for rule, search in enumerate(searches):
+            if search(name):
+                found.append((i, rule))
+                break
+    return tuple(found)
 
 
-class _Parser:
-    """Recursive descent over libstdc++'s ECMAScript grammar (bits/regex_compiler.tcc, regex_scanner.tcc)."""
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """``found``: whether a name matches.  ``needed``: a text that it then holds.  ``steps``: the most for a name."""
 
-    def __init__(self, pattern: str) -> None:
-        self._s = pattern
-        self._i = 0
-        self._groups = 0
-        self._closed: set[int] = set()
-        self._depth = 0
-        self.choices = 0
-        self.nested = False
-        self.back_references = False
-
-    def parse(self) -> _Node:
-        node = self._alternatives()
-        if self._i < len(self._s):
-            raise self._fault("a ) without its (")
-        return node
-
-    def _fault(self, what: str) -> FlagError:
-        what = "".join(c if c.isprintable() else repr(c)[1:-1] for c in what)
-        return FlagError(f"-ot {shown(self._s)}: {what} at character {self._i + 1}; llama.cpp's std::regex refuses it")
-
-    def _peek(self) -> str:
-        return self._s[self._i : self._i + 1]
-
-    def _take(self) -> str:
-        c = self._peek()
-        if not c:
-            raise self._fault("the pattern ends too early")
-        self._i += 1
-        return c
-
-    def _accept(self, text: str) -> bool:
-        if self._s.startswith(text, self._i):
-            self._i += len(text)
-            return True
-        return False
-
-    def _alternatives(self) -> _Node:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise self._fault("groups nested too deeply")
-        choices = [self._sequence()]
-        while self._accept("|"):
-            choices.append(self._sequence())
-        self._depth -= 1
-        return choices[0] if len(choices) == 1 else _Alt(tuple(choices))
-
-    def _sequence(self) -> _Node:
-        parts: list[_Node] = []
-        while self._peek() not in ("", "|", ")"):
-            before = self.choices
-            branches = self._i
-            node = self._term()
-            if not isinstance(node, _Look | _Anchor):
-                node = self._repeats(node, self.choices > before or "|" in self._s[branches : self._i])
-            parts.append(node)
-        return parts[0] if len(parts) == 1 else _Seq(tuple(parts))
-
-    def _repeats(self, node: _Node, varies: bool) -> _Node:
-        while (bounds := self._bounds()) is not None:
-            low, high = bounds
-            self._accept("?")
-            if high != low:
-                self.choices += 1
-            if varies and high != 1 and (low, high) != (0, 0):
-                self.nested = True
-            varies = varies or high != low
-            node = _Repeat(node, low, high)
-        return node
-
-    def _bounds(self) -> tuple[int, int | None] | None:
-        if self._accept("*"):
-            return 0, None
-        if self._accept("+"):
-            return 1, None
-        if self._accept("?"):
-            return 0, 1
-        if not self._accept("{"):
-            return None
-        m = re.compile(r"([0-9]+)(?:(,)([0-9]+)?)?\}", re.ASCII).match(self._s, self._i)
-        if m is None:
-            raise self._fault("a { that is no count such as {2}, {2,} or {2,3}")
-        low, high = int(m[1][:9]), int((m[3] or m[1])[:9])
-        if max(low, high) > _MAX_COUNT:
-            raise self._fault(f"a count above {_MAX_COUNT}")
-        if high < low:
-            raise self._fault("a count whose bounds are the wrong way round")
-        self._i = m.end()
-        return low, (None if m[2] and not m[3] else high)
-
-    def _term(self) -> _Node:
-        c = self._take()
-        if c in "^$":
-            return _Anchor(c)
-        if c == ".":
-            return _Chars(_ASCII - {"\n", "\r"})
-        if c == "(":
-            return self._group()
-        if c == "[":
-            return self._bracket()
-        if c == "\\":
-            return self._escape()
-        if c in "*+?{":
-            self._i -= 1
-            raise self._fault(f"nothing before {c} to repeat")
-        return _Chars(frozenset(c))
-
-    def _group(self) -> _Node:
-        kind = ""
-        number = 0
-        if self._accept("?"):
-            kind = self._take()
-            if kind not in ":=!":
-                raise self._fault(f"an unknown group (?{kind}")
-        else:
-            self._groups += 1
-            number = self._groups
-        body = self._alternatives()
-        if not self._accept(")"):
-            raise self._fault("a ( without its )")
-        if number:
-            self._closed.add(number)
-            return _Group(body)
-        return _Look(body, kind == "!") if kind in ("=", "!") else _Seq((body,))
-
-    def _escape(self) -> _Node:
-        c = self._take()
-        if c in "bB":
-            return _Anchor(c)
-        if c in _CLASSES:
-            return _Chars(_CLASSES[c])
-        if c.isascii() and c.isdigit() and c != "0":
-            digits = c
-            while self._peek().isascii() and self._peek().isdigit():
-                digits += self._take()
-            group = int(digits[:9])
-            if group not in self._closed or group > 99:
-                raise self._fault(f"a reference to group {digits}, which is not closed here")
-            self.back_references = True
-            return _Back(group)
-        return _Chars(frozenset(self._character(c)))
-
-    def _character(self, c: str) -> str:
-        """The character that the escape ``\\c`` stands for; whatever has no meaning stands for itself."""
-        if c in _ESCAPES:
-            return _ESCAPES[c]
-        if c == "c":
-            return chr(ord(self._take()) % 32)
-        if c in "xu":
-            count = 2 if c == "x" else 4
-            digits = self._s[self._i : self._i + count]
-            if not re.fullmatch(f"[0-9a-fA-F]{{{count}}}", digits):
-                raise self._fault(f"\\{c} without {count} hexadecimal digits")
-            self._i += count
-            return chr(int(digits, 16))
-        return c
-
-    def _bracket(self) -> _Node:
-        negative = self._accept("^")
-        allowed: set[str] = set()
-        last: str | None = None  # the single character that a dash could make the start of a range
-        after_class = False
-        while not self._accept("]"):
-            dash = self._peek() == "-"
-            item = self._bracket_item()
-            if isinstance(item, frozenset):
-                allowed |= item
-                last, after_class = None, True
-                continue
-            if dash and self._peek() != "]":
-                if after_class:
-                    raise self._fault("a range that begins with a class")
-                if last is not None:
-                    end = self._bracket_item()
-                    if isinstance(end, frozenset):
-                        raise self._fault("a range that ends with a class")
-                    if ord(end) < ord(last):
-                        raise self._fault("a range that is the wrong way round")
-                    allowed.update(c for c in _ASCII if last <= c <= end)
-                    last = None
-                    continue
-            allowed.add(item)
-            last, after_class = item, False
-        return _Chars(_ASCII - allowed if negative else frozenset(allowed))
-
-    def _bracket_item(self) -> str | frozenset[str]:
-        c = self._take()
-        if c == "[" and self._peek() in (":", ".", "="):
-            kind = self._take()
-            end = self._s.find(kind + "]", self._i)
-            name = self._s[self._i : end] if end >= 0 else ""
-            self._i = max(end + 2, self._i)
-            if kind != ":" and len(name) == 1:
-                return frozenset(name)
-            if kind != ":" or name.lower() not in _POSIX:
-                raise self._fault("a character class that is not known")
-            return _POSIX[name.lower()]
-        if c != "\\":
-            return c
-        c = self._take()
-        if c in _CLASSES:
-            return _CLASSES[c]
-        if c == "B" or (c.isascii() and c.isdigit() and c != "0"):
-            raise self._fault(f"\\{c} within brackets")
-        return "\b" if c == "b" else self._character(c)
+    found: Callable[[str], bool]
+    needed: str
+    steps: int
 
 
-def _python(node: _Node) -> str:
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> _Compiled:
+    if len(pattern) > _MAX_LENGTH:
+        raise FlagError(f"-ot {shown(pattern)}: has {len(pattern):,} characters, {_MAX_LENGTH:,} are read at most")
+    parser = Parser(pattern)
+    node = parser.parse()
+    if _states(node) > _MAX_STATES:
+        raise FlagError(
+            f"-ot {shown(pattern)}: its repeats come to more than {_MAX_STATES:,} states; llama.cpp's std::regex"
+            " refuses it"
+        )
+    if not parser.back_references:
+        node = _simplified(node)
+    steps = 4 * _ways(node) if parser.back_references else _steps(node)
+    if steps > MAX_STEPS:
+        raise FlagError(
+            f"-ot {shown(pattern)}: may take {steps:,} steps or more for a tensor's name, at most {MAX_STEPS:,} are"
+            " followed; write it with fewer repeats within repeats, and without back references"
+        )
+    if parser.back_references:  # what a group matched is no position: few enough ways to try them all
+        found = re.compile(_python(node), re.ASCII).search
+        return _Compiled(lambda name: found(name) is not None, "", steps)
+    needed, run = _literal(node), _runner(node)
+
+    def search(name: str) -> bool:
+        return needed in name and run((1 << len(name) + 1) - 1, _positions(name)) != 0
+
+    return _Compiled(search, needed, steps)
+
+
+def _python(node: Node) -> str:
     """``node`` in Python's syntax, every character escaped."""
-    if isinstance(node, _Chars):
+    if isinstance(node, Chars):
         if len(node.allowed) == 1:
             return re.escape(next(iter(node.allowed)))
-        ascii_codes = [f"\\x{ord(c):02x}" for c in sorted(node.allowed & _ASCII)]
+        ascii_codes = [f"\\x{ord(c):02x}" for c in sorted(node.allowed & ASCII)]
         return "[" + "".join(ascii_codes) + "]" if ascii_codes else "(?!)"
-    if isinstance(node, _Seq):
+    if isinstance(node, Seq):
         return "".join(map(_python, node.parts))
-    if isinstance(node, _Alt):
+    if isinstance(node, Alt):
         return "(?:" + "|".join(map(_python, node.choices)) + ")"
-    if isinstance(node, _Group):
+    if isinstance(node, Group):
         return "(" + _python(node.body) + ")"
-    if isinstance(node, _Repeat):
+    if isinstance(node, Repeat):
         return f"(?:{_python(node.body)}){{{node.low},{'' if node.high is None else node.high}}}"
-    if isinstance(node, _Look):
+    if isinstance(node, Look):
         return f"(?{'!' if node.negative else '='}{_python(node.body)})"
-    if isinstance(node, _Back):
+    if isinstance(node, Back):
         return f"(?:\\{node.group})"
     return {"^": r"\A", "$": r"\Z", "b": r"\b", "B": r"\B"}[node.kind]
 
 
-def _literal(node: _Node) -> str:
+def _literal(node: Node) -> str:
     """A text that every match holds: the longest run of fixed characters; empty if there is none."""
-    parts = node.parts if isinstance(node, _Seq) else (node,)
-    runs = [""]
-    for p in parts:
-        if isinstance(p, _Chars) and len(p.allowed) == 1:
-            runs[-1] += next(iter(p.allowed))
+    parts = node.parts if isinstance(node, Seq) else (node,)
+    return max((_text(run) for run in _runs(parts)), key=len, default="")
+
+
+def _runs(parts: Iterable[Node]) -> list[list[Node]]:
+    """Parts of a sequence, single characters that follow each other together."""
+    runs: list[list[Node]] = []
+    for part in parts:
+        if runs and _text([part]) and _text(runs[-1]):
+            runs[-1].append(part)
         else:
-            runs.append("")
-    return max(runs, key=len)
+            runs.append([part])
+    return runs
 
 
-def _ends(node: _Node, starts: frozenset[int], s: str) -> frozenset[int]:
-    """The positions at which ``node`` can end when it begins at any of ``starts``."""
-    if not starts:
-        return starts
-    if isinstance(node, _Chars):
-        return frozenset(i + 1 for i in starts if i < len(s) and s[i] in node.allowed)
-    if isinstance(node, _Seq):
-        for p in node.parts:
-            starts = _ends(p, starts, s)
-        return starts
-    if isinstance(node, _Alt):
-        return frozenset().union(*(_ends(c, starts, s) for c in node.choices))
-    if isinstance(node, _Group):
-        return _ends(node.body, starts, s)
-    if isinstance(node, _Look):
-        return frozenset(i for i in starts if bool(_ends(node.body, frozenset({i}), s)) != node.negative)
-    if isinstance(node, _Repeat):
-        return _repeat_ends(node, starts, s)
-    if isinstance(node, _Anchor):
-        return frozenset(i for i in starts if _at(node.kind, i, s))
+def _text(run: Iterable[Node]) -> str:
+    """The text that a run of single characters stands for; empty for anything else."""
+    if all(isinstance(part, Chars) and len(part.allowed) == 1 for part in run):
+        return "".join(next(iter(part.allowed)) for part in run if isinstance(part, Chars))
+    return ""
+
+
+def _simplified(node: Node) -> Node:
+    """The same set of matches with less to do: groups go, and an open repeat of an open one is one."""
+    if isinstance(node, Group):
+        return _simplified(node.body)
+    if isinstance(node, Seq):
+        parts = tuple(map(_simplified, node.parts))
+        return parts[0] if len(parts) == 1 else Seq(parts)
+    if isinstance(node, Alt):
+        return Alt(tuple(map(_simplified, node.choices)))
+    if isinstance(node, Look):
+        return Look(_simplified(node.body), node.negative)
+    if isinstance(node, Repeat):
+        body = _simplified(node.body)
+        if isinstance(body, Repeat) and node.high is body.high is None and max(node.low, body.low) < 2:
+            return Repeat(body.body, node.low * body.low, None)
+        return Repeat(body, node.low, node.high)
+    return node
+
+
+# --- how much there is to do ---
+
+
+def _states(node: Node) -> int:
+    """About how many states libstdc++ makes of it, which copies what is repeated."""
+    if isinstance(node, Seq):
+        return sum(map(_states, node.parts))
+    if isinstance(node, Alt):
+        return sum(2 + _states(choice) for choice in node.choices)
+    if isinstance(node, Group | Look):
+        return 2 + _states(node.body)
+    if isinstance(node, Repeat):
+        return max(1, node.low + 1 if node.high is None else node.high) * (1 + _states(node.body))
+    return 1
+
+
+def _steps(node: Node) -> int:
+    """The most steps that ``_runner``'s function takes, a call each."""
+    if isinstance(node, Seq):
+        return sum(1 if _text(run) else sum(map(_steps, run)) for run in _runs(node.parts))
+    if isinstance(node, Alt):
+        return 1 + sum(map(_steps, node.choices))
+    if isinstance(node, Look):
+        return _MAX_NAME * _steps(node.body)
+    if isinstance(node, Repeat):
+        rounds = _MAX_NAME if node.high is None else min(node.high, _MAX_NAME)
+        if isinstance(node.body, Chars) and node.high is None:
+            rounds = node.low
+        return 1 + min(rounds, _MAX_NAME) * _steps(node.body)
+    return 1
+
+
+def _ways(node: Node) -> int:
+    """The most ways in which backtracking goes through it from one place; at most a little over ``MAX_STEPS``."""
+    if isinstance(node, Seq):
+        ways = prod(map(_ways, node.parts))
+    elif isinstance(node, Alt):
+        ways = sum(map(_ways, node.choices))
+    elif isinstance(node, Group | Look):
+        ways = _ways(node.body)
+    elif isinstance(node, Repeat):
+        rounds = _MAX_NAME if node.high is None else node.high
+        once = _ways(node.body)
+        ways = max(1, rounds) if once == 1 else once ** min(rounds, 12)  # 2 ** 12 is too many already
+    else:
+        ways = 1
+    return min(ways, MAX_STEPS + 1)
+
+
+# --- sets of positions ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """A name, and where each of its characters stands: a bit a position; and the same of some sets of characters."""
+
+    text: str
+    at: dict[str, int]
+    sets: dict[frozenset[str], int]
+
+
+@lru_cache(maxsize=16384)
+def _positions(text: str) -> _Positions:
+    at: dict[str, int] = {}
+    for i, char in enumerate(text):
+        at[char] = at.get(char, 0) | 1 << i
+    return _Positions(text, at, {})
+
+
+_Run = Callable[[int, _Positions], int]
+"""From the positions where something may begin, to those where it can end."""
+
+
+def _runner(node: Node) -> _Run:
+    if isinstance(node, Chars):
+        return _of_chars(node.allowed)
+    if isinstance(node, Seq):
+        return _of_sequence([_of_text(text) if (text := _text(r)) else _runner(r[0]) for r in _runs(node.parts)])
+    if isinstance(node, Alt):
+        return _of_choices([_runner(choice) for choice in node.choices])
+    if isinstance(node, Look):
+        return _of_look(_runner(node.body), node.negative)
+    if isinstance(node, Repeat):
+        if isinstance(node.body, Chars) and node.high is None:
+            return _of_open_chars(node.body.allowed, node.low)
+        return _of_repeat(_runner(node.body), node.low, node.high)
+    if isinstance(node, Anchor):
+        kind = node.kind
+        return lambda starts, name: starts & _where(kind, name.text)
     raise TypeError(f"{node} has no set of ends")
 
 
-def _repeat_ends(node: _Repeat, starts: frozenset[int], s: str) -> frozenset[int]:
-    for _ in range(node.low):
-        starts = _ends(node.body, starts, s)
-    found = starts
-    count = node.low
-    while starts and (node.high is None or count < node.high):
-        starts = _ends(node.body, starts, s) - found
-        found |= starts
-        count += 1
+def _of_chars(allowed: frozenset[str]) -> _Run:
+    return lambda starts, name: (starts & _mask(allowed, name)) << 1
+
+
+def _mask(allowed: frozenset[str], name: _Positions) -> int:
+    """The positions of characters of a set."""
+    known = name.sets.get(allowed)
+    if known is not None:
+        return known
+    found = 0
+    for char, at in name.at.items():
+        if char in allowed:
+            found |= at
+    if len(name.sets) < _MAX_SETS:
+        name.sets[allowed] = found
     return found
 
 
-def _at(kind: str, i: int, s: str) -> bool:
+def _of_text(text: str) -> _Run:
+    def run(starts: int, name: _Positions) -> int:
+        found, at = 0, name.text.find(text)
+        while at >= 0:
+            found |= 1 << at
+            at = name.text.find(text, at + 1)
+        return (starts & found) << len(text)
+
+    return run
+
+
+def _of_sequence(parts: list[_Run]) -> _Run:
+    def run(starts: int, name: _Positions) -> int:
+        for part in parts:
+            starts = part(starts, name)
+            if not starts:
+                break
+        return starts
+
+    return run
+
+
+def _of_choices(choices: list[_Run]) -> _Run:
+    def run(starts: int, name: _Positions) -> int:
+        found = 0
+        for choice in choices:
+            found |= choice(starts, name)
+        return found
+
+    return run
+
+
+def _of_look(body: _Run, negative: bool) -> _Run:
+    def run(starts: int, name: _Positions) -> int:
+        found = 0
+        for i in range(starts.bit_length()):
+            one = starts & 1 << i
+            if one and (body(one, name) == 0) is negative:
+                found |= one
+        return found
+
+    return run
+
+
+def _of_open_chars(allowed: frozenset[str], low: int) -> _Run:
+    """``[...]*`` and its like: a carry runs from each start to the end of its run of such characters."""
+
+    def run(starts: int, name: _Positions) -> int:
+        mask = _mask(allowed, name)
+        for _ in range(min(low, len(name.text) + 1)):
+            starts = (starts & mask) << 1
+        return starts | ((starts & mask) + mask) ^ mask
+
+    return run
+
+
+def _of_repeat(body: _Run, low: int, high: int | None) -> _Run:
+    """Positions only grow, so after as many rounds as there are, another changes nothing."""
+
+    def run(starts: int, name: _Positions) -> int:
+        most = len(name.text) + 1
+        for _ in range(min(low, most)):
+            before, starts = starts, body(starts, name)
+            if starts == before:
+                break
+        found = starts
+        for _ in range(most if high is None else min(high - low, most)):
+            starts = body(starts, name) & ~found
+            if not starts:
+                break
+            found |= starts
+        return found
+
+    return run
+
+
+def _where(kind: str, text: str) -> int:
+    """The positions at which an anchor holds."""
     if kind == "^":
-        return i == 0
+        return 1
     if kind == "$":
-        return i == len(s)
-    boundary = (i > 0 and s[i - 1] in _WORD) != (i < len(s) and s[i] in _WORD)
-    return boundary == (kind == "b")
+        return 1 << len(text)
+    words = [char in WORD for char in text]
+    bounds = sum(1 << i for i, (a, b) in enumerate(zip([False, *words], [*words, False], strict=True)) if a != b)
+    return bounds if kind == "b" else (1 << len(text) + 1) - 1 & ~bounds

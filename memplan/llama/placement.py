@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import attrgetter
 from struct import pack, unpack
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from memplan.ggml.backend import Backend, BufferType
 from memplan.ggml.tensor import new_tensor
 from memplan.llama.allocation import buffer_bytes
 from memplan.llama.model_tensors import INPUT, OUTPUT, ModelTensor
-from memplan.llama.patterns import compile_pattern
+from memplan.llama.patterns import matches
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 
 if TYPE_CHECKING:
@@ -271,19 +270,6 @@ def overridden(tensors: Sequence[ModelTensor], flags: Flags) -> set[str]:
     """The names of the weights that ``-ot`` and its kin place."""
     names = tuple(t.name for t in tensors)
     return {names[i] for i, _ in matches(tuple(pattern for pattern, _ in flags.overrides), names)}
-
-
-@lru_cache(maxsize=256)
-def matches(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
-    """(index of the name, index of the first pattern found in it) for every name that has one."""
-    searches = [compile_pattern(p) for p in patterns]
-    found = []
-    for i, name in enumerate(names):
-        for rule, search in enumerate(searches):
-            if search(name):
-                found.append((i, rule))
-                break
-    return tuple(found)
 
 
 def _model_bytes(tensors: Sequence[ModelTensor], placed: Sequence[BufferType]) -> dict[str, int]:

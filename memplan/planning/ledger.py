@@ -17,7 +17,8 @@ from memplan.ggml.tensor import new_tensor
 from memplan.llama.context import ContextParams
 from memplan.llama.kv_cache import Memory, create_memory
 from memplan.llama.model_tensors import INPUT, OUTPUT, ModelTensor
-from memplan.llama.placement import Placement, matches, place, place_layers, split_points, too_many_devices
+from memplan.llama.patterns import matches
+from memplan.llama.placement import Placement, place, place_layers, split_points, too_many_devices
 from memplan.llama.refusals import Refusal
 
 _EXPERTS = re.compile(r"blk\.[0-9]+\.ffn_([a-z_]+)_exps\.")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import FlagError
-from memplan.llama.patterns import compile_pattern
+from memplan.llama.patterns import compile_pattern, matches
 
 NAME = "blk.7.ffn_gate_exps.weight"
 
@@ -84,12 +84,28 @@ def test_what_std_regex_refuses_is_one_line(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(.*)*x$", "(.+)+y", "([a-z]+|[a-z_.]+)*!", ".*.*.*.*.*.*.*.*!", "(a?b?c?){1000}!", "((((.*)*)*)*)*!"]
-)
+    "pattern", ["(.*)*x$", "(.+)+y", "([a-z]+|[a-z_.]+)*!", ".*.*.*.*.*.*.*.*!", "(a?b?c?){1000}!", "((((.*)*)*)*)*!",
+     "(|)" * 24 + "[yY]", "(.?){1000}[yY]", "(.|..|...)" * 20 + "[yY]", "(.{1,50}Y?){1,50}[YZ]"],
+)  # fmt: skip
 def test_no_pattern_takes_forever(pattern: str) -> None:
     start = time.perf_counter()
     assert not compile_pattern(pattern)("blk.42.indexer_compressor_gate.weight.and.some.more.of.it.a")
     assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize("pattern", ["((((){1000}){1000}){1000})", "((a|b)*c?)*!", "(?=(?=.*b).*a)", "a" * 70_000])
+def test_what_would_take_too_much_is_refused(pattern: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(FlagError, match=r"more than|may take|read at most"):
+        compile_pattern(pattern)
+    assert time.perf_counter() - start < 1
+
+
+def test_many_patterns_are_bounded_together() -> None:
+    names = tuple(f"blk.{i}.ffn_up_exps.weight" for i in range(500))
+    assert matches(("nothing", r"\.7\."), names) == ((7, 1),)
+    with pytest.raises(FlagError, match="fewer, or simpler"):
+        matches(tuple(f"(.|..|...|e{i}){{60}}[!?]" for i in range(200)), names)
 
 
 ATOMS = st.sampled_from(
