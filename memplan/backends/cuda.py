@@ -94,6 +94,7 @@ class CudaBackend(Backend):
         self.name = f"{gpu.backend}{index}"
         self.cuda_buft = CudaBuffer(index, gpu, release)
         self.buft = self.cuda_buft
+        self.reorders = release.cuda_joins_shared_experts
         self._cc = gpu.cc
         rules: dict[str, Rule] = dict.fromkeys(_ALWAYS, _always)
         rules |= _RULES
@@ -137,8 +138,8 @@ class CudaBackend(Backend):
         return op != "GET_ROWS" and ne[1] * ne[2] * ne[3] >= OFFLOAD_MIN_BATCH
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
-        """The same order, and the lifetimes that fusions stretch; see ``memplan.backends.cuda_fusion.alloc_deps``."""
-        return nodes, cuda_fusion.alloc_deps(nodes, self.release, after)
+        """What its fusions change of a split; see ``memplan.backends.cuda_fusion``."""
+        return cuda_fusion.graph_optimize(nodes, self.release, after)
 
     def _flash_attn_ext(self, t: Tensor) -> bool:
         return fattn.best_kernel(t, self._cc, self.release) != fattn.NONE

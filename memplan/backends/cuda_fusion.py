@@ -1,11 +1,13 @@
-"""CUDA's graph optimisation: the tensors that its fusions keep alive longer than the graph alone would.
+"""CUDA's graph optimisation: the tensors that its fusions keep alive longer than the graph alone would, and shared
+experts that are computed beside the routed ones.
 
-Follows ``ggml_backend_cuda_graph_optimize``, ``ggml_cuda_match_moe_weighted_reduction``, ``ggml_cuda_topk_moe_fusion``
-(ggml/src/ggml-cuda/ggml-cuda.cu), ``ggml_cuda_should_use_topk_moe`` (topk-moe.cu) and ``ggml_can_fuse_subgraph_ext``
-(ggml/src/ggml.c), read in v0.4.0 and v0.5.0.
+Follows ``ggml_backend_cuda_graph_optimize``, ``ggml_cuda_match_moe_weighted_reduction``, ``ggml_cuda_topk_moe_fusion``,
+``ggml_cuda_match_shared_expert``, ``ggml_cuda_should_fuse_mul_mat`` (ggml/src/ggml-cuda/ggml-cuda.cu),
+``ggml_cuda_should_use_topk_moe`` (topk-moe.cu) and ``ggml_can_fuse_subgraph_ext`` (ggml/src/ggml.c), read in v0.4.0,
+v0.5.0 and b11434.
 
-By default that is all it does: it reorders nodes only when GGML_CUDA_GRAPH_OPT=1, whatever the number of devices and
-whether CUDA graphs are used. GGML_CUDA_DISABLE_FUSION=1, which turns this off, is taken as not set.
+By default that is all it does: it reorders other nodes only when GGML_CUDA_GRAPH_OPT=1, whatever the number of devices
+and whether CUDA graphs are used. GGML_CUDA_DISABLE_FUSION=1, which turns this off, is taken as not set.
 """
 
 from __future__ import annotations
@@ -27,6 +29,28 @@ MAX_SUMMED_EXPERTS = 15
 """MOE_WEIGHTED_REDUCTION_MAX_EXPERTS."""
 
 _STARTS = frozenset({"MUL", "UNARY", "SOFT_MAX"})
+
+
+def graph_optimize(nodes: list[Tensor], release: Release, after: Tensor | None = None) -> tuple[list[Tensor], Deps]:
+    """One split's nodes in the order in which they are computed, and ``alloc_deps`` of that order.
+
+    A shared expert's two products and its gated unit move behind those of the routed experts that read the same input
+    through weights of the same quantised type, and that input and the chosen experts live until they are done.
+    """
+    if not release.cuda_joins_shared_experts:
+        return nodes, alloc_deps(nodes, release, after)
+    nodes = list(nodes)
+    deps: Deps = []
+    i = 0
+    while i + 5 < len(nodes):
+        shared = _shared_expert(nodes, i)
+        if shared:
+            nodes[i + 3 : shared + 3] = nodes[shared : shared + 3] + nodes[i + 3 : shared]
+            up = nodes[i + 2].src[1]
+            deps += [(up.src[1], nodes[i + 5]), (up.src[2], nodes[i + 5])]
+            i += 5
+        i += 1
+    return nodes, deps + alloc_deps(nodes, release, after)
 
 
 def alloc_deps(nodes: Sequence[Tensor], release: Release, after: Tensor | None = None) -> Deps:
@@ -62,12 +86,15 @@ def _fusable(nodes: Sequence[Tensor], start: int, count: int, outputs: tuple[int
     """Whether only ``outputs`` among ``count`` nodes are needed elsewhere (``ggml_can_fuse_subgraph_ext``)."""
     if start + count > len(nodes):
         return False
-    group = nodes[start : start + count]
+    return _fusable_group(nodes[start : start + count], [nodes[i] for i in outputs])
+
+
+def _fusable_group(group: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
     inside = Counter(s for node in group for s in node.src)
-    for i, node in enumerate(group, start):
+    for node in group:
         if not node.flags & FLAG_COMPUTE:
             return False
-        if i in outputs:
+        if node in outputs:
             continue
         if node.flags & FLAG_OUTPUT or inside[node] != node.uses:
             return False
@@ -75,6 +102,61 @@ def _fusable(nodes: Sequence[Tensor], start: int, count: int, outputs: tuple[int
         if base is not None and base not in group and not (base.buffer is not None and base.buffer.weights):
             return False
     return True
+
+
+# --- shared experts -------------------------------------------------------------------------------------------------
+
+_GATED = frozenset({"SWIGLU", "GEGLU", "SWIGLU_OAI", "SWIGLU_CLAMP"})
+"""Gated units that products are fused with."""
+
+
+def _shared_expert(nodes: Sequence[Tensor], i: int) -> int:
+    """Where the shared expert begins that goes with the routed ones at ``nodes[i]``; 0 if there is none."""
+    if nodes[i].op != "MUL_MAT_ID" or not _gates(nodes, i, "MUL_MAT_ID"):
+        return 0
+    for j in range(i + 3, len(nodes) - 2):
+        op = nodes[j].op
+        if op == "MUL_MAT_ID" and nodes[j + 1].op == op:
+            return 0
+        if op == "MUL_MAT" and _gates(nodes, j, op) and _go_together(nodes[i : i + 3], nodes[j : j + 3]):
+            return j
+    return 0
+
+
+def _gates(nodes: Sequence[Tensor], i: int, op: str) -> bool:
+    """Whether two products and the gated unit of both begin at ``nodes[i]`` (``ggml_cuda_should_fuse_mul_mat``)."""
+    first, second, glu = nodes[i : i + 3]
+    if not first.op == second.op == op or glu.op != "GLU" or glu.kind not in _GATED or len(glu.src) < 2:
+        return False
+    gate, up = glu.src
+    if (gate, up) not in ((first, second), (second, first)):
+        return False
+    a, b = gate.src[0], up.src[0]
+    return a.type is b.type and a.ne == b.ne and a.nb == b.nb and gate.src[1:] == up.src[1:]
+
+
+def _go_together(routed: Sequence[Tensor], shared: Sequence[Tensor]) -> bool:
+    """Whether one kernel can take both, whatever the batch."""
+    if not _fusable_group((*routed, *shared), (routed[2], shared[2])):
+        return False
+    up, shared_up = routed[2].src[1], shared[2].src[1]
+    weight, x = up.src[0], up.src[1]
+    own, own_x = shared_up.src[0], shared_up.src[1]
+    return (
+        weight.buffer is not None
+        and weight.type.is_quantized
+        and weight.type is own.type
+        and weight.ne[:2] == own.ne[:2]
+        and weight.nb[1] == own.nb[1]
+        and weight.ne[3] == own.ne[2] == own.ne[3] == 1
+        and x.op == "RESHAPE"
+        and x.src[0] is own_x
+        and x.ne[1] == x.ne[3] == own_x.ne[2] == own_x.ne[3] == 1
+        and all(t.is_contiguous for t in (x, own_x, own, shared[2].src[0].src[0], routed[2], shared[2]))
+        and all(glu_src.src[0].op == "NONE" for glu_src in shared[2].src)
+        and routed[2].kind == shared[2].kind
+        and routed[2].params == shared[2].params
+    )
 
 
 # --- experts weighted and summed ------------------------------------------------------------------------------------

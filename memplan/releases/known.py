@@ -47,6 +47,7 @@ B9842 = Release(
     cuda_indexer_keys_unknown=frozenset(),
     cuda_keeps_moe_sum_inputs=False,
     cuda_keeps_topk_inputs=False,
+    cuda_joins_shared_experts=False,
     cuda_fa_mixed_types=False,
     cuda_fa_mma_decode=False,
     cuda_sums_strided_rows=False,
@@ -210,6 +211,7 @@ B11434 = replace(
         " its embedding (24 MiB for DeepSeek-V4-Flash at a ubatch of 512)."
     ),
     copies_unread_inputs=True,
+    cuda_joins_shared_experts=True,
 )
 
 RELEASES: tuple[Release, ...] = (B9842, B9924, B9988, B10068, B10361, B10549, B10568, V0_4_0, V0_5_0, B11434)

@@ -164,6 +164,9 @@ class Release:
     cuda_keeps_topk_inputs: bool
     """So do all tensors of a fused top-k gating, until the node after it (same function)."""
 
+    cuda_joins_shared_experts: bool
+    """Shared experts are computed right behind routed ones of the same quantised type (same function)."""
+
     cuda_fa_mixed_types: bool
     """Flash attention takes K and V of different types, and q4_1, q5_0, q5_1 (fattn.cu:
     ggml_cuda_get_best_fattn_kernel). Before, only builds with GGML_CUDA_FA_ALL_QUANTS did."""

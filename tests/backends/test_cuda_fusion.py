@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.backends.cuda_fusion import alloc_deps
+from memplan.backends.cuda_fusion import alloc_deps, graph_optimize
 from memplan.ggml import ops
+from memplan.ggml.backend import Buffer
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor, new_tensor
-from memplan.gguf.types import F32
-from memplan.releases import V0_4_0, V0_5_0
+from memplan.gguf.types import BY_NAME, F32, I32
+from memplan.releases import B11434, V0_4_0, V0_5_0
 from tests.backends.shapes import cuda, moe
 
 
@@ -134,3 +135,71 @@ def test_sigmoid_gating_with_bias_norm_and_scale(experts: int, kept: bool) -> No
     deps = alloc_deps(g.nodes, V0_5_0)
     assert {until for _, until in deps} == ({g.nodes[-1]} if kept else set())
     assert ((scaled, g.nodes[-1]) in deps) is kept
+
+
+def experts(shared: str = "q4_K", routed: str = "q4_K", limits: tuple[float, float] = (0.0, 0.0)) -> Graph:
+    """Two routed experts of eight and a shared one, its down product first read, in graph order."""
+    x, ids = new_tensor(F32, 512, 16), new_tensor(I32, 2, 16)
+    weights = [new_tensor(BY_NAME[routed], 512, 256, 8) for _ in range(2)]
+    own = [new_tensor(BY_NAME[shared], 512, 256) for _ in range(2)]
+    for w in (*weights, *own):
+        w.buffer = Buffer(cuda().buft, weights=True)
+    column = ops.reshape(x, 512, 1, 16)
+    up, gate = (ops.mul_mat_id(w, column, ids) for w in weights)
+    act = ops.glu(gate, up, "SWIGLU_CLAMP", limits[0])
+    down = ops.mul_mat_id(new_tensor(BY_NAME[routed], 256, 512, 8), act, ids)
+    g = Graph()
+    g.expand(ops.mul(down, new_tensor(F32, 1, 2, 16)))
+    up, gate = (ops.mul_mat(w, x) for w in own)
+    g.expand(ops.mul_mat(new_tensor(BY_NAME[shared], 256, 512), ops.glu(gate, up, "SWIGLU_CLAMP", limits[1])))
+    return g
+
+
+def ops_of(nodes: list[Tensor]) -> str:
+    return " ".join(t.op for t in nodes)
+
+
+BEFORE = "RESHAPE MUL_MAT_ID MUL_MAT_ID GLU MUL_MAT_ID MUL MUL_MAT MUL_MAT GLU MUL_MAT"
+
+
+def test_a_shared_expert_moves_behind_the_routed_ones() -> None:
+    g = experts()
+    nodes, deps = graph_optimize(g.nodes, B11434)
+    assert ops_of(g.nodes) == BEFORE
+    assert ops_of(nodes) == "RESHAPE MUL_MAT_ID MUL_MAT_ID GLU MUL_MAT MUL_MAT GLU MUL_MAT_ID MUL MUL_MAT"
+    column, ids = nodes[1].src[1:]
+    assert deps == [(column, nodes[6]), (ids, nodes[6])]
+    assert graph_optimize(g.nodes, V0_5_0) == (g.nodes, [])
+
+
+def change(g: Graph, what: str) -> None:
+    if what == "weight on the host":
+        g.nodes[2].src[0].buffer = None
+    elif what == "gate read elsewhere":
+        g.expand(ops.cont(next(t for t in g.nodes if t.op == "MUL_MAT")))
+    elif what == "another input":
+        g.nodes[0].src[0] = new_tensor(F32, 512, 16)
+    elif what == "an op between":
+        g.nodes.insert(2, ops.cont(new_tensor(F32, 4)))
+    elif what == "other experts first":
+        g.nodes[4:4] = experts().nodes[1:3]
+
+
+@pytest.mark.parametrize(
+    "what", ["weight on the host", "gate read elsewhere", "another input", "an op between", "other experts first"]
+)
+def test_shared_experts_that_stay(what: str) -> None:
+    g = experts()
+    change(g, what)
+    assert graph_optimize(g.nodes, B11434) == (g.nodes, [])
+
+
+@pytest.mark.parametrize(
+    "g", [experts(shared="q6_K"), experts("f16", "f16"), experts(limits=(10.0, 7.0))], ids=["type", "f16", "limit"]
+)
+def test_shared_experts_unlike_the_routed_ones(g: Graph) -> None:
+    assert graph_optimize(g.nodes, B11434) == (g.nodes, [])
+
+
+def test_limits_that_are_the_same() -> None:
+    assert graph_optimize(experts(limits=(10.0, 10.0)).nodes, B11434)[1]

@@ -98,8 +98,11 @@ def unary(a: Tensor, kind: str) -> Tensor:
     return like("UNARY", a, [a], kind=kind)
 
 
-def glu(a: Tensor, b: Tensor | None, kind: str) -> Tensor:
-    """A gated unit: SWIGLU, SWIGLU_CLAMP, ... of two tensors, or of the halves of one's rows (``ggml_glu_impl``)."""
+def glu(a: Tensor, b: Tensor | None, kind: str, limit: float = 0.0) -> Tensor:
+    """A gated unit: SWIGLU, SWIGLU_CLAMP, ... of two tensors, or of the halves of one's rows (``ggml_glu_impl``).
+
+    ``limit``: of those that have one.
+    """
     if not (contiguous_above(a, 1) and (b is None or contiguous_above(b, 1))):
         fail(kind.lower(), "the sources have gaps")
     if b is None:
@@ -107,7 +110,7 @@ def glu(a: Tensor, b: Tensor | None, kind: str) -> Tensor:
         return Tensor("GLU", a.type, ne, packed_strides(a.type, ne), [a], kind=kind)
     if not (a.ne == b.ne and a.type is b.type):
         failed("a->type == b->type" if a.ne == b.ne else "ggml_are_same_shape(a, b)")
-    return like("GLU", a, [a, b], kind=kind)
+    return like("GLU", a, [a, b], {"limit": limit}, kind)
 
 
 def norm(a: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class FeedForward(Pieces):
         if limit <= 1e-6:
             return self.cb(ops.glu(gate, up, "SWIGLU"), f"{name}_swiglu", il)
         if self.release.swiglu_clamp:
-            return self.cb(ops.glu(gate, up, "SWIGLU_CLAMP"), f"{name}_swiglu_limited", il)
+            return self.cb(ops.glu(gate, up, "SWIGLU_CLAMP", limit), f"{name}_swiglu_limited", il)
         up = self.cb(self.clamp(up), f"{name}_up_clamped", il)
         gate = self.cb(self.clamp(gate), f"{name}_gate_clamped", il)
         return self.cb(ops.glu(gate, up, "SWIGLU"), f"{name}_swiglu_limited", il)
