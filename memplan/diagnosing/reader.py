@@ -211,7 +211,7 @@ class LogReader:
         stage = Stage.UNKNOWN
         if "gallocr" in m[1]:
             stage = self._stage(Stage.COMPUTE)
-        elif "alloc_tensor_range" in m[1]:
+        elif "alloc_tensor_range" in m[1] or "alloc_buffer_n" in m[1]:
             stage = Stage.CONTEXT if "n_ctx" in self.current.settings else Stage.MODEL
             if not self.current.types:  # of a log that shows little, what follows tells
                 stage = Stage.UNKNOWN

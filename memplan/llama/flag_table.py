@@ -1,6 +1,6 @@
 """The flags of llama-server and llama-cli: spellings, how many values each takes, and what memplan makes of it.
 
-Follows ``common_params_parser_init`` (``common/arg.cpp``) of llama.cpp v0.4.0 and v0.5.0: flags of either are known, as
+Follows ``common_params_parser_init`` (``common/arg.cpp``) of llama.cpp v0.4.0 to b11434: flags of any are known, as
 a command line may be older than the release it is asked about. ``memplan.llama.flags`` reads those that decide memory;
 the rest is listed so that a whole command line can be given, and a typing error is still found.
 """
@@ -88,10 +88,10 @@ TEXT: Final = _words("""
     --cpu-range-draft --spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft --spec-draft-type-k -ctkd
     --cache-type-k-draft --spec-draft-type-v -ctvd --cache-type-v-draft --spec-draft-override-tensor -otd
     --override-tensor-draft --spec-synth-len --spec-synth-rates --spec-draft-p-split --draft-p-split
-    --spec-draft-p-min --draft-p-min --spec-draft-device -devd --device-draft --spec-draft-ngl -ngld
-    --gpu-layers-draft --n-gpu-layers-draft --spec-draft-model -md --model-draft --server-base -co --color -p
-    --prompt -sys --system-prompt -f --file -sysf --system-prompt-file -bf --binary-file --image --audio --video
-    -o --output --output-file
+    --spec-draft-p-min --draft-p-min --spec-draft-sampling --spec-draft-device -devd --device-draft
+    --spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-model -md --model-draft
+    --server-base -co --color -p --prompt -sys --system-prompt -f --file -sysf --system-prompt-file -bf --binary-file
+    --image --audio --video -o --output --output-file
 """)
 """Flags with one value of any other kind."""
 

@@ -208,7 +208,8 @@ B11434 = replace(
     changed=(
         "Pipeline parallelism keeps copies of every input of the graph, the embeddings too, which a batch of tokens"
         " does not read: CUDA_Host's compute buffer grows by 12 bytes for each token of the ubatch and each value of"
-        " its embedding (24 MiB for DeepSeek-V4-Flash at a ubatch of 512)."
+        " its embedding (24 MiB for DeepSeek-V4-Flash at a ubatch of 512). CUDA computes a shared expert beside"
+        " routed ones where both are quantised to one type, so compute buffers of such files change a little."
     ),
     copies_unread_inputs=True,
     cuda_joins_shared_experts=True,

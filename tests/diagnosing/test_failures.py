@@ -24,11 +24,13 @@ from tests.diagnosing.logs import (
 )
 
 
-def test_weights_that_do_not_fit() -> None:
+@pytest.mark.parametrize("who", ["alloc_tensor_range", "ggml_backend_buft_alloc_buffer_n_default"])
+def test_weights_that_do_not_fit(who: str) -> None:
+    """The second is b11434's."""
     found = failing(
         UNTIL_MODEL.partition("load_tensors:        CUDA0 model")[0].replace("97250 MiB free", "60000 MiB free"),
         CUDA_MALLOC.format("81687.67"),
-        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 85655727104",
+        f"{who}: failed to allocate CUDA0 buffer of size 85655727104",
         LOADING + "unable to allocate CUDA0 buffer",
     )
     assert found.load.failed and found.load.failed.stage is Stage.MODEL
