@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from memplan.backends.buffers import CPU, CUDA_HOST
 from memplan.errors import FlagError
 from memplan.llama import placement
-from memplan.llama.memory import kv
 from memplan.llama.flags import Flags
+from memplan.llama.memory import kv
 from memplan.llama.placement import (
     Machine,
     Placement,
