@@ -9,6 +9,7 @@ from typing import Final
 
 from memplan.backends.cards import CONTEXT_MIB, find_card, suggest
 from memplan.backends.devices import CUDA, METAL, ROCM, RPC, SYCL, VULKAN, Gpu, Rig, in_device_order
+from memplan.backends.vulkan_limits import limits_of
 from memplan.errors import RigError, shown
 
 MAX_GPUS: Final = 16
@@ -143,10 +144,10 @@ def _other_gpu(
     from memplan.backends.other_cards import OtherCard, find_other
 
     card = find_other(name)
+    known = find_card(name) if card is None else None
     if card is None and not backend:
         return None
     if card is None:
-        known = find_card(name)
         card = OtherCard(name, backend) if known is None else OtherCard(known.description, backend, known.total_mib)
     elif backend:
         card = replace(card, backend=backend)
@@ -157,6 +158,11 @@ def _other_gpu(
             raise RigError("give its memory: NAME:TOTAL_MIB[:FREE_MIB]")
         total = max(card.total_mib * MIB, free or 0)
     gpu = card.gpu(total, free)
+    if card.backend == VULKAN:
+        if limits_of(name).known:
+            gpu = replace(gpu, description=name)  # as llama.cpp prints it
+        elif known is None:
+            gpu = replace(gpu, limits=replace(gpu.vulkan_limits, known=False))
     return gpu if integrated is None else replace(gpu, integrated=integrated)
 
 

@@ -7,11 +7,12 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from memplan.backends.devices import METAL, RPC, Gpu, Rig
+from memplan.backends.devices import METAL, RPC, VULKAN, Gpu, Rig
+from memplan.backends.vulkan_limits import VulkanLimits
 from memplan.errors import RigError, shown
 from memplan.infile import open_input
 from memplan.outfile import Kind
@@ -34,6 +35,39 @@ else:
     import tomli as tomllib
 
 
+_MAX_LIMIT: Final = 1 << 48
+_ALIGNMENTS: Final = [1 << i for i in range(17)]
+
+
+class LimitsEntry(BaseModel):
+    """What Vulkan's driver says of a device; see ``memplan.backends.vulkan_limits``. What is left out its name says."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    align: int | None = None
+    map_align: int | None = None
+    range: int | None = None
+    max_buffer: int | None = None
+    idx64: bool | Literal[0, 1] | None = None
+    fp16: bool | Literal[0, 1] | None = None
+
+    def over(self, gpu: Gpu) -> VulkanLimits:
+        """These limits, and for the rest those that the GPU has by its name. Raises RigError."""
+        if gpu.backend != VULKAN:
+            raise RigError("limits: are those of Vulkan's driver, so only a GPU of that backend has any")
+        given = self.model_dump(exclude_none=True)
+        for name, value in given.items():
+            if not name.endswith("align"):
+                if not isinstance(value, bool) and not 0 <= value <= _MAX_LIMIT:
+                    raise RigError(f"limits.{name}: {value}, must be from 0 to {_MAX_LIMIT}")
+            elif value not in _ALIGNMENTS:
+                raise RigError(f"limits.{name}: {value}, must be a power of two up to {_ALIGNMENTS[-1]}")
+        if len(given) == len(LimitsEntry.model_fields):
+            given |= {"known": True, "driver": "the rig file"}
+        given |= {name: bool(given[name]) for name in ("idx64", "fp16") if name in given}
+        return replace(gpu.vulkan_limits, **given)
+
+
 class GpuEntry(BaseModel):
     """One kind of GPU, ``count`` times in a row; what is left out is the known card's.
 
@@ -52,6 +86,7 @@ class GpuEntry(BaseModel):
     integrated: bool | None = None
     rpc: str | None = None
     bandwidth_gb_s: float | None = None
+    limits: LimitsEntry | None = None
 
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs. Raises RigError."""
@@ -69,7 +104,10 @@ class GpuEntry(BaseModel):
                 raise RigError("rpc: a server's device has no backend and is not integrated here")
             return (make_server(self.rpc, total, free, capability, self.name),) * check_count(self.count)
         backend = check_backend(self.backend) if self.backend else ""
-        return (make_gpu(self.name, total, free, capability, backend, self.integrated),) * check_count(self.count)
+        gpu = make_gpu(self.name, total, free, capability, backend, self.integrated)
+        if self.limits is not None:
+            gpu = replace(gpu, limits=self.limits.over(gpu))
+        return (gpu,) * check_count(self.count)
 
 
 class RigEntry(BaseModel):
@@ -88,7 +126,7 @@ _MAX_FILE: Final = 1 << 20  # bytes
 
 def load_rig(path: str | Path) -> Rig:
     """The rig in a TOML or JSON file: ``gpus`` (name, total_mib, free_mib, compute_capability, count, backend,
-    integrated, rpc, bandwidth_gb_s), ``host_mib``, ``host_bandwidth_gb_s`` and ``unified``.
+    integrated, rpc, bandwidth_gb_s, limits), ``host_mib``, ``host_bandwidth_gb_s`` and ``unified``.
 
     Raises RigError, naming the file and the field, when it cannot be read or is not such a file.
     """
@@ -165,7 +203,7 @@ def write_rig(rig: Rig, *, json: bool, about: str = "") -> str:
     lines = [f"# {_one_line(about)}"] if about else []
     lines += [f"{key} = {json_module.dumps(value)}" for key, value in top.items()]
     for entry in entries:
-        lines += ["", "[[gpus]]", *(f"{key} = {json_module.dumps(value)}" for key, value in entry.items())]
+        lines += ["", "[[gpus]]", *(f"{key} = {_toml(value)}" for key, value in entry.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -201,7 +239,16 @@ def _entry(gpu: Gpu, count: int) -> dict[str, Any]:
     if gpu.compute_capability is None:
         entry["backend"] = "Metal" if gpu.backend == METAL else gpu.backend
         entry["integrated"] = gpu.integrated
+        if gpu.limits is not None and gpu.limits.known:
+            entry["limits"] = {name: getattr(gpu.limits, name) for name in LimitsEntry.model_fields}
     return entry
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML has it: a JSON one, or a table of such."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {json_module.dumps(item)}" for key, item in value.items()) + " }"
+    return json_module.dumps(value)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -221,6 +268,8 @@ def _why_unread(error: ValueError | RecursionError) -> str:
     return _one_line(str(error) or type(error).__name__)
 
 
+_OWNERS: Final[dict[type[BaseModel], str]] = {RigEntry: "a rig", GpuEntry: "a GPU", LimitsEntry: "limits"}
+
 _KINDS = {
     "missing": "is missing",
     "string_type": "must be text",
@@ -231,16 +280,19 @@ _KINDS = {
     "int_parsing_size": "is too large a number",
     "float_type": "must be a number",
     "bool_type": "must be true or false",
+    "literal_error": "must be true or false",
     "list_type": "must be a list",
 }
 """What is wrong, by pydantic's type of an error."""
 
 
 def _why_wrong(kind: str, location: tuple[int | str, ...]) -> str:
-    entry = GpuEntry if location and location[0] == "gpus" and len(location) > 1 else RigEntry
+    entry: type[BaseModel] = GpuEntry if location and location[0] == "gpus" and len(location) > 1 else RigEntry
+    if "limits" in location:
+        entry = LimitsEntry
     keys = ", ".join(entry.model_fields)
     if kind == "extra_forbidden":
-        return f"there is no such key; those of {'a GPU' if entry is GpuEntry else 'a rig'} are {keys}"
+        return f"there is no such key; those of {_OWNERS[entry]} are {keys}"
     if kind == "float_type" and "compute_capability" in location:
         return "must be a number or text, as in 8.6"
     return _KINDS.get(kind, f"must be a table with some of {keys}")

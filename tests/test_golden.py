@@ -1,6 +1,6 @@
 """llama.cpp's own answers, replayed in process: ``ladder`` and ``random`` are the common road, ``odd`` leads off it,
-and ``releases`` is a spread over the older releases and a fork, with what people reported of them; ``wide`` cases among
-them are odd ones that taught a rule.
+``releases`` is a spread over the older releases and a fork, with what people reported of them, and ``vulkan`` is of
+Vulkan devices and their drivers; ``wide`` cases among them are odd ones that taught a rule.
 
 The odd cases were drawn at random and asked of llama.cpp v0.5.0 and v0.4.0; their made-up models are described where
 they are used. Some taught a rule: copies of K and V that are no longer views of one cache, splits with more than 30
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from memplan.backends.devices import Gpu, Rig
+from memplan.backends.vulkan_limits import VulkanLimits
 from memplan.estimator import ask
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
@@ -39,7 +40,7 @@ def key(case: Case) -> tuple[str, str]:
 CASES: list[Case] = sorted(
     (
         case
-        for name in ("ladder", "random", "odd", "releases")
+        for name in ("ladder", "random", "odd", "releases", "vulkan")
         for case in map(json.loads, (GOLDEN / f"{name}.jsonl").read_text().splitlines())
     ),
     key=key,
@@ -65,8 +66,13 @@ def header(model: str) -> Header:
 def rig(case: Case) -> Rig:
     gpus = []
     for gpu in case["gpus"]:
+        name, total, free = gpu["name"], gpu["total_mib"] << 20, gpu["free_mib"] << 20
+        if "limits" in gpu:
+            limits = VulkanLimits(**gpu["limits"])
+            gpus.append(Gpu(name, total, free, backend="Vulkan", integrated=gpu["uma"], limits=limits))
+            continue
         major, minor = gpu["cc"].split(".")
-        gpus.append(Gpu(gpu["name"], gpu["total_mib"] << 20, gpu["free_mib"] << 20, (int(major), int(minor))))
+        gpus.append(Gpu(name, total, free, (int(major), int(minor))))
     return Rig(tuple(gpus))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memplan.backends.vulkan_limits import VulkanLimits, limits_of
 from memplan.errors import RigError, shown
 
 CUDA = "CUDA"
@@ -29,7 +30,8 @@ class Gpu:
     ``backend``: the prefix of its device name: ``CUDA``, ``Vulkan``, ``MTL``, ``RPC``. ``integrated``: whether it is to
     llama.cpp a GPU without memory of its own. ``endpoint``: ``HOST:PORT`` of the server that has it (RPC).
     ``bandwidth``: its memory's peak, GB/s, where that was given: plans rank placements by it. ``card``: the name of a
-    server's card, where that was given: its ``description`` is the endpoint, as llama.cpp has it.
+    server's card, where that was given: its ``description`` is the endpoint, as llama.cpp has it. ``limits``: what
+    Vulkan's driver says of it, where that was given or assumed; see ``vulkan_limits``.
     """
 
     description: str
@@ -41,6 +43,7 @@ class Gpu:
     endpoint: str = ""
     bandwidth: float | None = None
     card: str = ""
+    limits: VulkanLimits | None = None
 
     def __post_init__(self) -> None:
         if self.total <= 0 or not 0 <= self.free <= self.total:
@@ -57,6 +60,11 @@ class Gpu:
         major, minor = self.compute_capability
         if not (1 <= major <= 99 and 0 <= minor <= 9):
             raise RigError(f"GPU {shown(self.description)}: no compute capability {major}.{minor}; write it as 8.6")
+
+    @property
+    def vulkan_limits(self) -> VulkanLimits:
+        """The limits of its Vulkan driver: those given, else what its name says."""
+        return self.limits or limits_of(self.description)
 
     @property
     def cc(self) -> int:

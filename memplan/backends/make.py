@@ -62,18 +62,40 @@ def make_backends(gpus: tuple[Gpu, ...], release: Release, without_ops: frozense
 
 
 def approximate(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """Why answers for these GPUs are not exact, a reason a backend; none for CUDA."""
+    """Why answers for these GPUs are not exact, a reason a backend; none for CUDA, nor for Vulkan's known drivers."""
     kinds = dict.fromkeys(gpu.backend for gpu in gpus if gpu.backend != CUDA)
     if not kinds:
         return ()
-    from memplan.backends import metal, rpc, vulkan
+    from memplan.backends import metal, rpc
 
     like_cuda = "is not modelled: its devices are planned as CUDA ones of compute capability {}.{}".format(*LIKENESS)
     reasons = {
-        VULKAN: vulkan.APPROXIMATE,
+        VULKAN: _assumed(gpus),
         METAL: metal.APPROXIMATE,
         RPC: rpc.APPROXIMATE,
         ROCM: f"ROCm {like_cuda}",
         SYCL: f"SYCL {like_cuda}",
     }
-    return tuple(reasons[kind] for kind in kinds)
+    return tuple(reason for kind in kinds if (reason := reasons[kind]))
+
+
+def _assumed(gpus: tuple[Gpu, ...]) -> str:
+    """The Vulkan devices whose driver is not known; empty when there is none."""
+    named = zip(device_names(gpus), gpus, strict=True)
+    unknown = [(name, gpu) for name, gpu in named if gpu.backend == VULKAN and not gpu.vulkan_limits.known]
+    if not unknown:
+        return ""
+    drivers = " and of ".join(dict.fromkeys(gpu.vulkan_limits.driver for _, gpu in unknown))
+    return (
+        f"Vulkan: {', '.join(name for name, _ in unknown)} {'is' if len(unknown) == 1 else 'are'} given the limits of"
+        f" {drivers}; the whole name that llama.cpp prints tells the driver"
+    )
+
+
+def driver_notes(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """Whose limits the Vulkan devices have, as their names tell."""
+    by_driver: dict[str, list[str]] = {}
+    for name, gpu in zip(device_names(gpus), gpus, strict=True):
+        if gpu.backend == VULKAN and gpu.vulkan_limits.known:
+            by_driver.setdefault(gpu.vulkan_limits.driver, []).append(name)
+    return tuple(f"{', '.join(names)}: the limits are those of {driver}" for driver, names in by_driver.items())

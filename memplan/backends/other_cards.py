@@ -18,7 +18,7 @@ _SMALL_MAC_GB = 36
 @dataclass(frozen=True, slots=True)
 class OtherCard:
     """A GPU; ``total_mib`` None when only the user knows it.  ``integrated``: it has no memory of its own.
-    ``bandwidth``: peak GB/s, from its maker's data sheet.
+    ``bandwidth``: peak GB/s, from its maker's data sheet.  ``chip``: what Mesa's Vulkan driver adds to its name.
     """
 
     description: str
@@ -26,30 +26,40 @@ class OtherCard:
     total_mib: int | None = None
     integrated: bool = False
     bandwidth: float | None = None
+    chip: str = ""
 
     def gpu(self, total: int, free: int | None) -> Gpu:
         """This card as a device of a rig; bytes."""
         if free is None:
             free = total if self.backend == METAL else max(total - CONTEXT_MIB * MIB, 0)
-        return Gpu(self.description, total, free, backend=self.backend, integrated=self.integrated)
+        name = f"{self.description} ({self.chip})" if self.chip and self.backend == VULKAN else self.description
+        return Gpu(name, total, free, backend=self.backend, integrated=self.integrated)
 
 
-_STRIX_HALO = OtherCard("AMD Radeon 8060S", VULKAN, 110000, True, 256)
+def _amd(name: str, chip: str, mib: int | None, bandwidth: float | None, integrated: bool = False) -> OtherCard:
+    return OtherCard(name, VULKAN, mib, integrated, bandwidth, f"RADV {chip}")
+
+
+def _arc(name: str, chip: str, mib: int, bandwidth: float) -> OtherCard:
+    return OtherCard(f"Intel(R) Arc(tm) {name} Graphics", VULKAN, mib, False, bandwidth, chip)
+
+
+_STRIX_HALO = _amd("Radeon 8060S Graphics", "STRIX_HALO", 110000, 256, integrated=True)
 
 _CARDS: dict[str, OtherCard] = {
-    "rx 7900 xtx": OtherCard("AMD Radeon RX 7900 XTX", VULKAN, 24560, bandwidth=960),
-    "rx 7900 xt": OtherCard("AMD Radeon RX 7900 XT", VULKAN, 20464, bandwidth=800),
-    "rx 7900 gre": OtherCard("AMD Radeon RX 7900 GRE", VULKAN, 16368, bandwidth=576),
-    "rx 7800 xt": OtherCard("AMD Radeon RX 7800 XT", VULKAN, 16368, bandwidth=624),
-    "rx 6800 xt": OtherCard("AMD Radeon RX 6800 XT", VULKAN, 16368, bandwidth=512),
-    "rx 6900 xt": OtherCard("AMD Radeon RX 6900 XT", VULKAN, 16368, bandwidth=512),
-    "rx 9070 xt": OtherCard("AMD Radeon RX 9070 XT", VULKAN, 16304, bandwidth=640),
-    "rx 9070": OtherCard("AMD Radeon RX 9070", VULKAN, 16304, bandwidth=640),
-    "ai pro r9700": OtherCard("AMD Radeon AI PRO R9700", VULKAN, 32624, bandwidth=640),
-    "w7900": OtherCard("AMD Radeon PRO W7900", VULKAN, 49136, bandwidth=864),
-    "arc a770": OtherCard("Intel Arc A770 Graphics", VULKAN, 16225, bandwidth=560),
-    "arc b580": OtherCard("Intel Arc B580 Graphics", VULKAN, 12216, bandwidth=456),
-    "arc pro b60": OtherCard("Intel Arc Pro B60 Graphics", VULKAN, 24480, bandwidth=456),
+    "rx 7900 xtx": _amd("AMD Radeon RX 7900 XTX", "NAVI31", 24560, 960),
+    "rx 7900 xt": _amd("AMD Radeon RX 7900 XT", "NAVI31", 20464, 800),
+    "rx 7900 gre": _amd("AMD Radeon RX 7900 GRE", "NAVI31", 16368, 576),
+    "rx 7800 xt": _amd("AMD Radeon RX 7800 XT", "NAVI32", 16368, 624),
+    "rx 6800 xt": _amd("AMD Radeon RX 6800 XT", "NAVI21", 16368, 512),
+    "rx 6900 xt": _amd("AMD Radeon RX 6900 XT", "NAVI21", 16368, 512),
+    "rx 9070 xt": _amd("AMD Radeon RX 9070 XT", "GFX1201", 16304, 640),
+    "rx 9070": _amd("AMD Radeon RX 9070", "GFX1201", 16304, 640),
+    "ai pro r9700": _amd("AMD Radeon AI PRO R9700", "GFX1201", 32624, 640),
+    "w7900": _amd("AMD Radeon PRO W7900", "NAVI31", 49136, 864),
+    "arc a770": _arc("A770", "DG2", 16288, 560),
+    "arc b580": _arc("B580", "BMG G21", 12216, 456),
+    "arc pro b60": _arc("Pro B60", "BMG G21", 24480, 456),
     "strix halo": _STRIX_HALO,
     "8060s": _STRIX_HALO,
     "ryzen ai max+ 395": _STRIX_HALO,

@@ -1,9 +1,10 @@
-"""The Vulkan backend, approximately: its buffers and what it computes, but not the order it computes in.
+"""The Vulkan backend: its buffers, what it computes and, by ``vulkan_order``, in which order.
 
 Follows ggml/src/ggml-vulkan/ggml-vulkan.cpp (``ggml_backend_vk_device_supports_op``, ``..._offload_op``,
-``ggml_backend_vk_buffer_type_get_max_size``), v0.5.0; older releases as ``other_backends`` says. Taken for granted, as
-any card of the last years has it: f16 shaders, subgroup shuffles, cooperative matrices or not. Not modelled:
-``ggml_vk_graph_optimize``, which reorders nodes, and the buffers that kernels take for themselves at run time.
+``ggml_backend_vk_buffer_type_get_max_size``), v0.5.0; older releases as ``other_backends`` says. Of the driver,
+``vulkan_limits`` knows what differs; taken for granted, as any card of the last years has it: subgroup shuffles and
+votes, full subgroups of 16 lanes, Vulkan's memory model, 32 KiB of shared memory. Not modelled: the buffers that
+kernels take for themselves at run time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from memplan.backends import ruled
+from memplan.backends import ruled, vulkan_order
 from memplan.backends.buffers import HostBuffer
 from memplan.backends.ruled import CACHED, GLU_KINDS, HALVES, SMALL_BITS, Rule, RuledBackend, rules
 from memplan.ggml.backend import BufferType
@@ -21,20 +22,9 @@ from memplan.releases.other_backends import other_backends
 
 if TYPE_CHECKING:
     from memplan.backends.devices import Gpu
+    from memplan.ggml.backend import Optimized
     from memplan.ggml.tensor import Tensor
     from memplan.releases import Release
-
-MAX_BLOCK = 1 << 30
-"""Bytes of the largest buffer that tensors share (``suballocation_block_size``, GGML_VK_SUBALLOCATION_BLOCK_SIZE not
-set); a larger tensor has one to itself."""
-
-MAX_TENSOR = (1 << 32) - 4
-"""Bytes of the largest tensor: what Mesa's driver for AMD allows a buffer; other drivers allow as much or more."""
-
-APPROXIMATE = (
-    "Vulkan: the order in which it computes (graph_optimize) is not modelled, and its driver's alignments and a limit"
-    " of 4 GiB a tensor are assumed"
-)
 
 _TOP_K_LIMIT = 1024  # there was a shader for each power of two below num_topk_pipelines = 11
 
@@ -49,19 +39,13 @@ _MATRIX_TYPES = CACHED | SMALL_BITS | {BY_NAME[name] for name in _OTHER_MATRICES
 _WRITTEN = CACHED | SMALL_BITS
 
 
-def alignments(description: str) -> tuple[int, int]:
-    """``minStorageBufferOffsetAlignment`` and ``minMemoryMapAlignment``, as drivers of the card's maker report them."""
-    return (16, 64) if "nvidia" in description.lower() else (4, 4096)
-
-
 class VulkanBuffer(BufferType):
     """Memory of one Vulkan device, ``Vulkan0``, ...: a tensor takes its own bytes, a buffer at most 1 GiB."""
 
-    max_size = MAX_BLOCK
-
     def __init__(self, name: str, gpu: Gpu) -> None:
         self.name = name
-        self.alignment = alignments(gpu.description)[0]
+        self.alignment = gpu.vulkan_limits.align
+        self.max_size = gpu.vulkan_limits.max_block
 
     @property
     def sizing(self) -> Hashable:
@@ -76,11 +60,10 @@ class VulkanBuffer(BufferType):
 class VulkanHost(HostBuffer):
     """Pinned memory, ``Vulkan_Host``: one type for all Vulkan devices, with the first one's limits."""
 
-    max_size = MAX_BLOCK
-
     def __init__(self, gpu: Gpu) -> None:
         super().__init__("Vulkan_Host")
-        self.alignment = alignments(gpu.description)[1]
+        self.alignment = gpu.vulkan_limits.map_align
+        self.max_size = gpu.vulkan_limits.max_block
 
     @property
     def sizing(self) -> Hashable:
@@ -91,27 +74,37 @@ class VulkanHost(HostBuffer):
 class VulkanBackend(RuledBackend):
     """One Vulkan device; ``without_ops``: ops that it is made to refuse."""
 
+    reorders = True
+
     def __init__(self, name: str, gpu: Gpu, release: Release, without_ops: frozenset[str] = frozenset()) -> None:
         own = dict(_RULES)
+        limits = gpu.vulkan_limits
         switches = other_backends(release)
+        self.order = vulkan_order.RULES[switches.vulkan_order]
         if not switches.vulkan_concat_quantized:
             own["CONCAT"] = _concat_unquantised
         if not switches.vulkan_attends_iq4_nl:
             own["FLASH_ATTN_EXT"] = _flash_attn_ext_without_iq4_nl
         if not switches.vulkan_large_top_k:
             own["TOP_K"] = _small_top_k
-        if switches.vulkan_fused:
-            own["LIGHTNING_INDEXER"] = _lightning_indexer
+        if switches.vulkan_indexer and limits.fp16:
+            own["LIGHTNING_INDEXER"] = partial(_lightning_indexer, align=limits.align)
+        if switches.vulkan_hyper_connections:
             own["DSV4_HC_COMB"] = ruled.all_f32
             own["DSV4_HC_PRE"] = partial(_hyper_connection, source=0)
             own["DSV4_HC_POST"] = partial(_hyper_connection, source=1)
         super().__init__(name, VulkanBuffer(name, gpu), own, without_ops)
+        self.max_tensor = limits.max_tensor
 
     def supports_op(self, t: Tensor) -> bool:
         """Whether no tensor is too large for a buffer, and there is a shader for ``t``."""
-        if t.nbytes > MAX_TENSOR or any(s.nbytes > MAX_TENSOR for s in t.src):
+        if t.nbytes > self.max_tensor or any(s.nbytes > self.max_tensor for s in t.src):
             return False
         return super().supports_op(t)
+
+    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
+        """A new order, and the lifetimes that fusions stretch; see ``memplan.backends.vulkan_order``."""
+        return vulkan_order.graph_optimize(nodes, self.order)
 
     def offload_op(self, t: Tensor) -> bool:
         """Whether ``t`` has at least 32 rows in the batched dimension."""
@@ -228,12 +221,15 @@ def _of_halves(t: Tensor) -> bool:
     return t.type in HALVES
 
 
-def _lightning_indexer(t: Tensor) -> bool:
+def _lightning_indexer(t: Tensor, align: int) -> bool:
     q, k = t.src[0], t.src[1]
     if k.type not in CACHED or q.ne[0] != 128 or len(t.src) < 4:
         return False
-    of = (*t.src, t)
-    return all(s.nb[0] == s.type.type_size and not any(n % s.type.type_size for n in s.nb[1:]) for s in of)
+    for s in (*t.src, t):
+        size = s.type.type_size
+        if s.nb[0] != size or any(n % size for n in s.nb[1:]) or s.view_offs % align:
+            return False
+    return True
 
 
 def _hyper_connection(t: Tensor, source: int) -> bool:

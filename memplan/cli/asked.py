@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.backends.devices import Rig
-from memplan.cli import terminal
 from memplan.cli.arguments import Arguments
 from memplan.errors import FlagError, RigError, shown
 from memplan.llama.flag_values import whole
@@ -102,7 +101,7 @@ def access_for(model: str, *, offline: bool, cache: bool) -> Access | None:
 
 def warn(line: str) -> None:
     """Say something on stderr."""
-    print("memplan: warning:", terminal.one_line(line), file=sys.stderr)
+    print("memplan: warning:", " ".join(line.split()), file=sys.stderr)
 
 
 def _progress() -> Callable[[str, int], None]:
@@ -119,9 +118,10 @@ def _progress() -> Callable[[str, int], None]:
         if now - started < 0.7 or now - shown < 0.1:
             return
         if shown == started:
-            atexit.register(lambda: terminal.overwrite(sys.stderr))
+            atexit.register(lambda: sys.stderr.write("\r\x1b[K"))
         shown = now
         files = f", {len(received)} files" if len(received) > 1 else ""
-        terminal.overwrite(sys.stderr, f"reading headers: {sum(received.values()) / 1e6:.1f} MB{files}")
+        sys.stderr.write(f"\r\x1b[Kreading headers: {sum(received.values()) / 1e6:.1f} MB{files}")
+        sys.stderr.flush()
 
     return show

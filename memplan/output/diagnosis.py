@@ -11,7 +11,6 @@ from typing import Any
 from memplan.diagnosing.diagnosis import Diagnosis, Row
 from memplan.diagnosing.log import Stage
 from memplan.diagnosing.mends import Mend
-from memplan.errors import printable
 
 _MIB = 1 << 20
 _BEFORE = ("incomplete-file", "no-such-file", "argument-not-of-this-release")
@@ -130,9 +129,9 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
         # what is to be pasted stays in one line
         command = shlex.join(diagnosis.argv)
         if len(f"predicted with: {command}") <= width:
-            yield f"predicted with: {printable(command)}"
+            yield f"predicted with: {_printable(command)}"
         else:
-            yield from ("predicted with:", f"  {printable(command)}")
+            yield from ("predicted with:", f"  {_printable(command)}")
     for note in diagnosis.notes:
         yield from _wrapped(note, width, "- ")
 
@@ -173,9 +172,13 @@ def _mib(size: int) -> str:
     return f"{(size + _MIB // 2) // _MIB:,}"
 
 
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def _wrapped(text: str, width: int, mark: str = "") -> list[str]:
     return textwrap.wrap(
-        printable(text),
+        _printable(text),
         width,
         initial_indent=mark,
         subsequent_indent=" " * max(len(mark), 2),

@@ -172,7 +172,7 @@ V0_4_0 = replace(
     changed=(
         "The indexer is never turned off: where a device lacks the op, it runs on the host, with splits around it."
         " Gates with limits are one op. CUDA keeps the inputs of the experts' weighted sum until the sum is done. A"
-        " reserve holds one more compressed block for each slot. Vulkan has the fused indexer and hyper-connections. A"
+        " reserve holds one more compressed block for each slot. Vulkan has the fused indexer. A"
         " server (RPC) no longer turns pipeline parallelism off."
     ),
     image_routing_bias=True,

@@ -1,11 +1,12 @@
 """What a release does differently in backends other than CUDA: the little that decides memory, by build.
 
-Kept apart from ``Release`` because none of it touches an exact answer: these backends are approximate throughout.
+Kept apart from ``Release``, since most releases change nothing of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,20 @@ if TYPE_CHECKING:
 
 FLASH_ATTENTION = frozenset({"FLASH_ATTN_EXT", "MUL_MAT_ID"})
 MAY_EXPAND = frozenset({"FLASH_ATTN_EXT", "MUL_MAT", "MUL_MAT_ID", "CUMSUM", "ARGSORT", "TOP_K"})
+
+
+class VulkanOrder(Enum):
+    """The chains of nodes that Vulkan keeps together; each knows those before it."""
+
+    GATINGS = 0
+    SQRT_SOFTPLUS = 1
+    """A gating by the root of a softplus too."""
+    TOP_K = 2
+    """A sparse top-k as well."""
+    NORMS = 3
+    """Norms and ropes with what follows; nodes that read through a view what another writes wait for it."""
+    GATES = 4
+    """The gates of hyper-connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +62,14 @@ class OtherBackends:
     vulkan_large_top_k: bool
     """Vulkan's TOP_K takes 1024 and more; before, less alone (same function)."""
 
-    vulkan_fused: bool
-    """Vulkan has the lightning indexer and the hyper-connections (ggml-vulkan.cpp:
-    ggml_backend_vk_device_supports_op)."""
+    vulkan_indexer: bool
+    """Vulkan has the lightning indexer (same function)."""
+
+    vulkan_hyper_connections: bool
+    """It has the hyper-connections (same function); v0.4.0 has not, though build 10852 has."""
+
+    vulkan_order: VulkanOrder
+    """How Vulkan orders nodes (ggml-vulkan.cpp: ggml_vk_graph_optimize)."""
 
     rpc_events: bool
     """RPC devices compute asynchronously and have events, which pipeline parallelism asks for
@@ -68,23 +88,32 @@ _OLDEST = OtherBackends(
     vulkan_concat_quantized=False,
     vulkan_attends_iq4_nl=False,
     vulkan_large_top_k=False,
-    vulkan_fused=False,
+    vulkan_indexer=False,
+    vulkan_hyper_connections=False,
+    vulkan_order=VulkanOrder.GATINGS,
     rpc_events=False,
     rpc_asks=FLASH_ATTENTION,
 )
 
-_FUSED_ON_METAL = replace(_OLDEST, metal_fused=True, vulkan_concat_quantized=True, vulkan_attends_iq4_nl=True)
+_FUSED_ON_METAL = replace(
+    _OLDEST,
+    metal_fused=True,
+    vulkan_concat_quantized=True,
+    vulkan_attends_iq4_nl=True,
+    vulkan_order=VulkanOrder.SQRT_SOFTPLUS,
+)
 _F16_COPIES = replace(_FUSED_ON_METAL, metal_attention_f16_copies=True)
 _V0_4_0 = replace(
     _F16_COPIES,
     metal_attention_indices=True,
     metal_concat_quantized=True,
     vulkan_large_top_k=True,
-    vulkan_fused=True,
+    vulkan_indexer=True,
+    vulkan_order=VulkanOrder.TOP_K,
     rpc_events=True,
     rpc_asks=MAY_EXPAND,
 )
-_V0_5_0 = replace(_V0_4_0, metal_expert_scales=True)
+_V0_5_0 = replace(_V0_4_0, metal_expert_scales=True, vulkan_hyper_connections=True, vulkan_order=VulkanOrder.NORMS)
 
 SINCE: tuple[tuple[int, OtherBackends], ...] = (
     (0, _OLDEST),

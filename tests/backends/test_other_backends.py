@@ -1,4 +1,4 @@
-"""Vulkan, Metal and RPC: approximate, and said to be; what is known of them holds."""
+"""Vulkan, Metal and RPC: exact or approximate, as they say; what is known of them holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memplan.backends.devices import Gpu
 from memplan.backends.metal import MetalBackend
 from memplan.backends.other_cards import find_other
 from memplan.backends.rpc import RpcBackend
-from memplan.backends.vulkan import MAX_BLOCK, MAX_TENSOR, VulkanBackend
+from memplan.backends.vulkan import VulkanBackend
 from memplan.errors import FlagError, RigError
 from memplan.estimator import Question, estimate, load_model
 from memplan.ggml import ops
@@ -32,7 +32,7 @@ from memplan.rig_file import load_rig, parse_rig, write_rig
 
 MIB = 1 << 20
 FLASH = builtin_header("deepseek-v4-flash:antirez-q2")
-XTX = Gpu("AMD Radeon RX 7900 XTX", 24560 * MIB, 24000 * MIB, backend="Vulkan")
+XTX = Gpu("AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560 * MIB, 24000 * MIB, backend="Vulkan")
 MAC = Gpu("Apple M2 Ultra", 147456 * MIB, 147456 * MIB, backend="MTL")
 SERVER = Gpu("h:50052", 97886 * MIB, 97000 * MIB, None, "RPC", endpoint="h:50052")
 
@@ -48,13 +48,13 @@ def asked(gpus: list[str], flags: str = "-c 16384 -np 1", release: str = "latest
         ("M3 Ultra 256GB", "Apple M3 Ultra", "MTL", 196608),
         ("Apple M1 16GB", "Apple M1", "MTL", 10922),
         ("M9 Ultra:400000", "Apple M9 Ultra", "MTL", 400000),
-        ("RX 7900 XTX", "AMD Radeon RX 7900 XTX", "Vulkan", 24560),
-        ("amd radeon rx 7900 xtx", "AMD Radeon RX 7900 XTX", "Vulkan", 24560),
-        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "AMD Radeon RX 7900 XTX", "Vulkan", 24560),
-        ("Radeon PRO W7900", "AMD Radeon PRO W7900", "Vulkan", 49136),
-        ("Radeon 8060S Graphics (RADV GFX1151)", "AMD Radeon 8060S", "Vulkan", 110000),
-        ("Intel Arc A770", "Intel Arc A770 Graphics", "Vulkan", 16225),
-        ("Strix Halo:90000", "AMD Radeon 8060S", "Vulkan", 90000),
+        ("RX 7900 XTX", "AMD Radeon RX 7900 XTX (RADV NAVI31)", "Vulkan", 24560),
+        ("amd radeon rx 7900 xtx", "AMD Radeon RX 7900 XTX (RADV NAVI31)", "Vulkan", 24560),
+        ("AMD Radeon RX 7900 XTX", "AMD Radeon RX 7900 XTX", "Vulkan", 24560),
+        ("Radeon PRO W7900", "AMD Radeon PRO W7900 (RADV NAVI31)", "Vulkan", 49136),
+        ("Radeon 8060S Graphics (RADV GFX1151)", "Radeon 8060S Graphics (RADV GFX1151)", "Vulkan", 110000),
+        ("Intel Arc A770", "Intel(R) Arc(tm) A770 Graphics (DG2)", "Vulkan", 16288),
+        ("Strix Halo:90000", "Radeon 8060S Graphics (RADV STRIX_HALO)", "Vulkan", 90000),
         ("Radeon VII:16000", "Radeon VII", "Vulkan", 16000),
         ("RTX 3090:::vulkan", "NVIDIA GeForce RTX 3090", "Vulkan", 24268),
         ("RX 7900 XTX:::ROCm", "AMD Radeon RX 7900 XTX", "ROCm", 24560),
@@ -132,7 +132,7 @@ def test_a_rig_file_tells_backends_and_servers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpus", "reason", "buffers"),
     [
-        (["RX 7900 XTX:200000"], "Vulkan: ", {"Vulkan0", "Vulkan_Host"}),
+        (["RX 7900 XTX:200000"], "Vulkan: Vulkan0 is given the limits of Mesa's", {"Vulkan0", "Vulkan_Host"}),
         (["M2 Ultra"], "Metal: ", {"MTL0", "CPU"}),
         (["rpc:h:50052:97886", "RTX 3090"], "RPC: ", {"RPC0[h:50052]", "CUDA0", "CUDA_Host", "CPU"}),
         (["RX 7900 XTX:200000::ROCm"], "ROCm is not modelled", {"ROCm0", "ROCm_Host"}),
@@ -193,8 +193,8 @@ def test_an_iq4_nl_cache_is_attended_to_by_vulkan_since_b10361() -> None:
 def test_switches_follow_the_build() -> None:
     assert [build for build, _ in SINCE] == sorted({build for build, _ in SINCE})
     old, new = (other_backends(find_release(name)[0]) for name in ("b9842", "v0.5.0"))
-    assert not (old.rpc_events or old.vulkan_fused or old.metal_fused)
-    assert new.rpc_events and new.vulkan_fused and new.metal_expert_scales
+    assert not (old.rpc_events or old.vulkan_indexer or old.metal_fused)
+    assert new.rpc_events and new.vulkan_hyper_connections and new.metal_expert_scales
 
 
 def test_servers_take_part_in_pipelines_since_they_have_events() -> None:
@@ -258,14 +258,62 @@ def test_flags_name_devices_and_buffers_as_llama_cpp_does() -> None:
     assert moved.buffers["RPC0[h:50052]"].model > 70_000 * MIB
 
 
+@pytest.mark.parametrize(
+    ("name", "driver", "align", "max_tensor", "fp16"),
+    [
+        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "Mesa's driver for AMD", 4, (1 << 32) - 4, True),
+        ("Radeon 8060S Graphics (RADV STRIX_HALO)", "Mesa's driver for AMD", 4, (1 << 32) - 4, True),
+        ("AMD Radeon RX 7900 XTX", "AMD's own driver", 4, 1 << 31, True),
+        ("Intel(R) Arc(tm) B580 Graphics (BMG G21)", "Mesa's driver for Intel", 4, (1 << 32) - 1, True),
+        ("Intel(R) Arc(TM) A770 Graphics", "Intel's driver", 4, (1 << 30) - 4, True),
+        ("NVIDIA GeForce RTX 3090", "NVIDIA's driver", 16, 1 << 40, True),
+        ("Tesla P40", "NVIDIA's driver", 16, 1 << 40, False),
+        ("Tesla P100-PCIE-16GB", "NVIDIA's driver", 16, 1 << 40, True),
+    ],
+)
+def test_a_name_that_llama_cpp_prints_tells_the_driver(
+    name: str, driver: str, align: int, max_tensor: int, fp16: bool
+) -> None:
+    (gpu,) = parse_gpu_spec(f"{name}:200000::Vulkan")
+    limits = gpu.vulkan_limits
+    assert limits.driver.startswith(driver) and limits.known
+    assert (limits.align, limits.max_tensor, limits.fp16) == (align, max_tensor, fp16)
+
+
+def test_an_answer_for_a_known_driver_is_exact_and_says_whose_limits_it_took() -> None:
+    answer = asked(["AMD Radeon RX 7900 XTX (RADV NAVI31):200000"])
+    assert answer.exact and "Vulkan0: the limits are those of Mesa's driver for AMD (RADV)" in answer.notes
+    assert not asked(["RX 7900 XTX:200000"]).exact
+
+
+def test_a_rig_file_gives_limits() -> None:
+    gpu = '[[gpus]]\nname = "RX 7900 XTX"\nlimits = { %s }\n'
+    (some,) = parse_rig(gpu % "max_buffer = 2147483648, idx64 = true", json=False).gpus
+    assert some.vulkan_limits.max_block == 1 << 30 and some.vulkan_limits.max_tensor == 1 << 31
+    assert not some.vulkan_limits.known
+    every = "align = 64, map_align = 64, range = 5, max_buffer = 6, idx64 = 0, fp16 = 1"
+    rig = parse_rig(gpu % every, json=False)
+    assert rig.gpus[0].vulkan_limits.known and rig.gpus[0].vulkan_limits.max_tensor == 5
+    for json in (False, True):
+        assert parse_rig(write_rig(rig, json=json), json=json) == rig
+    for wrong, said in (
+        ("align = 3", "a power of two"),
+        ("range = -1", "must be from 0"),
+        ("size = 3", "those of limits are align, map_align"),
+        ("idx64 = 7", "must be true or false"),
+    ):
+        with pytest.raises(RigError, match=said):
+            parse_rig(gpu % wrong, json=False)
+
+
 def test_vulkan_splits_buffers_and_refuses_large_tensors() -> None:
     device = VulkanBackend("Vulkan0", XTX, LATEST)
-    assert (device.buft.max_size, device.buft.alignment) == (MAX_BLOCK, 4)
+    assert (device.buft.max_size, device.buft.alignment) == (1 << 30, 4)
     w = new_tensor(BY_NAME["q4_K"], 4096, 4096)
     x = new_tensor(F32, 4096, 512)
     product = Tensor("MUL_MAT", F32, (4096, 512, 1, 1), packed_strides(F32, (4096, 512, 1, 1)), [w, x])
     assert device.supports_op(product) and device.offload_op(product)
-    large = new_tensor(F16, 4096, MAX_TENSOR // 8192 + 1)
+    large = new_tensor(F16, 4096, (1 << 32) // 8192)
     assert not device.supports_op(Tensor("MUL_MAT", F32, product.ne, product.nb, [large, x]))
     assert not VulkanBackend("Vulkan0", XTX, LATEST, frozenset({"MUL_MAT"})).supports_op(product)
     assert not device.supports_buft(VulkanBackend("Vulkan1", XTX, LATEST).buft)
