@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json as json_module
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Annotated, Any, BinaryIO, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -35,6 +36,7 @@ else:
     import tomli as tomllib
 
 
+_Int = Annotated[int, Field(gt=-(10**40), lt=10**40)]
 _MAX_LIMIT: Final = 1 << 48
 _ALIGNMENTS: Final = [1 << i for i in range(17)]
 
@@ -44,10 +46,10 @@ class LimitsEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    align: int | None = None
-    map_align: int | None = None
-    range: int | None = None
-    max_buffer: int | None = None
+    align: _Int | None = None
+    map_align: _Int | None = None
+    range: _Int | None = None
+    max_buffer: _Int | None = None
     idx64: bool | Literal[0, 1] | None = None
     fp16: bool | Literal[0, 1] | None = None
 
@@ -78,10 +80,10 @@ class GpuEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: str = Field(min_length=1, max_length=200)
-    total_mib: int | None = None
-    free_mib: int | None = None
+    total_mib: _Int | None = None
+    free_mib: _Int | None = None
     compute_capability: float | str | None = None
-    count: int = 1
+    count: _Int = 1
     backend: str = ""
     integrated: bool | None = None
     rpc: str | None = None
@@ -116,12 +118,19 @@ class RigEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     gpus: list[GpuEntry] = []
-    host_mib: int | None = None
+    host_mib: _Int | None = None
     unified: bool | None = None
     host_bandwidth_gb_s: float | None = None
 
 
-_MAX_FILE: Final = 1 << 20  # bytes
+_MAX_FILE: Final = 1 << 17
+"""Bytes of a rig file: one of a thousand kinds of GPUs has fewer."""
+
+_MAX_PARTS: Final = 16
+_LONG_KEY: Final = re.compile(
+    rf"(?<![\w-])(?:(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.[ \t]*){{{_MAX_PARTS}}}", re.ASCII
+)
+"""A dotted key of TOML with more parts than any needs; each is a table for the parser."""
 
 
 def load_rig(path: str | Path) -> Rig:
@@ -153,6 +162,10 @@ def load_rig(path: str | Path) -> Rig:
 
 def parse_rig(text: str, *, json: bool) -> Rig:
     """The rig that ``text``, JSON or TOML, describes. Raises RigError, naming the field."""
+    if len(text) > _MAX_FILE:
+        raise RigError(f"larger than {_MAX_FILE} bytes, so not a rig file")
+    if not json and _LONG_KEY.search(text):
+        raise RigError(f"a key of more than {_MAX_PARTS} parts; those of a rig file have one")
     if not text.strip():
         raise RigError("is empty; describe GPUs, or write gpus = [] for none")
     try:
@@ -212,7 +225,7 @@ def is_own_rig(file: BinaryIO) -> bool:
 
     Raises RigError or ValueError for what is no rig file.
     """
-    text = file.read(1 << 20).decode()
+    text = file.read(_MAX_FILE + 1).decode()
     json = text.startswith("{")
     written = write_rig(parse_rig(text, json=json), json=json)
     first, _, rest = text.partition("\n")
@@ -253,10 +266,11 @@ def _toml(value: Any) -> str:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON, none of whose keys occurs twice, as in TOML."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise RigError(f"key {shown(next(key for key in keys if keys.count(key) > 1))} occurs twice")
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RigError(f"key {shown(key)} occurs twice")
+        found[key] = value
     return found
 
 
@@ -278,6 +292,8 @@ _KINDS = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "int_parsing_size": "is too large a number",
+    "less_than": "is too large a number",
+    "greater_than": "is too small a number",
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "literal_error": "must be true or false",

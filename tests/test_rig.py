@@ -230,3 +230,30 @@ def test_bandwidths_that_are_none(text: str, said: str) -> None:
     with pytest.raises(RigError) as caught:
         parse_rig(text, json=False)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "json", "why"),
+    [
+        ("{" + ",".join(f'"{i:x}":1' for i in range(5000)) + ',"zz":1,"zz":2}', True, "key 'zz' occurs twice"),
+        ("{" + ",".join(f'"{i:x}":1' for i in range(100_000)) + "}", True, "larger than 131072 bytes"),
+        ("a" + ".a" * 20_000 + "=1", False, "a key of more than 16 parts"),
+        ("[" + "'a' . " * 20 + "b]", False, "a key of more than 16 parts"),
+        ("host_mib=0x" + "f" * 3600, False, "host_mib: is too large a number"),
+        ("host_mib=-0x" + "f" * 3600, False, "not TOML"),
+        ("host_mib=0b" + "1" * 65_000, False, "host_mib: is too large a number"),
+        ('[[gpus]]\nname="x"\ncount=0x' + "f" * 3600, False, "gpus[0].count: is too large a number"),
+        ('[[gpus]]\nname="x"\ncompute_capability=0x' + "f" * 3600, False, "compute_capability"),
+        ('[[gpus]]\nname="x"\nbandwidth_gb_s=0x' + "f" * 3600, False, "bandwidth_gb_s"),
+        ("a" * 65_000, False, "not TOML"),
+        ("[" * 65_000, False, "not TOML"),
+        ('{"a":' * 13_000, True, "not JSON"),
+        ('{"host_mib": ' + "9" * 5000 + "}", True, "not JSON: a number in it has thousands of digits"),
+        ('{"host_mib": 1e999}', True, "host_mib: must be a whole number"),
+        ('{"host_bandwidth_gb_s": 1e999}', True, "host_bandwidth_gb_s"),
+    ],
+)
+def test_size_depth_and_numbers_of_a_rig_file_are_bounded(text: str, json: bool, why: str) -> None:
+    with pytest.raises(RigError) as caught:
+        parse_rig(text, json=json)
+    assert why in str(caught.value) and len(str(caught.value)) < 300
