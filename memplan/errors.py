@@ -160,6 +160,14 @@ class OutputError(MemplanError):
     """A file cannot be written."""
 
 
+def printable(text: str) -> str:
+    """``text`` with a space for what is no visible character: line ends, control characters, marks of direction.
+
+    Names come from files, logs, drivers and servers; a terminal obeys what it is sent.
+    """
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+
+
 def shown(text: str, limit: int = 80) -> str:
     """``text`` quoted for an error message: one line, control characters escaped, cut at ``limit`` characters."""
     return repr(text if len(text) <= limit else text[:limit] + "...")

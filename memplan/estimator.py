@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from memplan.backends.devices import CUDA, Rig
 from memplan.backends.make import approximate, driver_notes
@@ -19,25 +20,19 @@ from memplan.ggml.tallocr import OutOfFreeBlocksError
 from memplan.gguf.header import Header
 from memplan.gguf.types import BY_NAME
 from memplan.llama import checks
-from memplan.llama.context import (
-    AS_RELEASED,
-    Context,
-    ContextParams,
-    Devices,
-    Paths,
-    Reservation,
-    check_paths,
-)
+from memplan.llama.context import AS_RELEASED, Context, ContextParams, Devices, Paths, Reservation
 from memplan.llama.flags import Flags
-from memplan.llama.hparams import HParams, load_hparams
-from memplan.llama.kv_cache import Memory, create_memory
-from memplan.llama.model_tensors import ModelTensors, load_tensors
+from memplan.llama.hparams import HParams
+from memplan.llama.memory.base import Memory
+from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.override_use import WeightUse, weight_use
 from memplan.llama.placement import Placement, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.llama.server_memory import server_memory
 from memplan.llama.servers import server_notes, server_reasons
-from memplan.models.registry import ArchitectureModel, architecture
+from memplan.llama.weights import ModelTensors, load_tensors
+from memplan.models.base import Architecture, ModelGraphs
+from memplan.models.registry import architecture, load_hparams
 from memplan.notes import AS_PLACED, path_notes, settings_notes
 from memplan.releases import LATEST, Release, find_release
 from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
@@ -51,7 +46,13 @@ class Model:
     header: Header
     hparams: HParams
     tensors: ModelTensors
-    graphs: ArchitectureModel
+    arch: Architecture[Any]
+    graphs: ModelGraphs[Any]
+
+    @property
+    def layers_routed_by_token(self) -> int:
+        """How many of the first layers choose experts by token."""
+        return self.arch.layers_routed_by_token(self.hparams)
 
 
 def estimate(
@@ -86,14 +87,15 @@ def ask(
     """The same estimate, with what it was made from."""
     check_types(header, flags, rig, release)
     followed, note = find_release(release) if isinstance(release, str) else (release, None)
-    check_paths(followed, paths)
     question = Question(load_model(header, flags, followed), flags, rig, followed, tuple(without_ops), paths=paths)
+    arch = question.model.arch
+    arch.check_paths(followed, paths)
     with put_off():
         result = question.answer()
     notes = path_notes(paths, followed) + server_notes(flags, rig) + driver_notes(rig.gpus)
     notes += settings_notes(result, question.weight_use())
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
-    keys = checks.unknown_keys(flags, followed, cuda, question.without_ops, paths)
+    keys = arch.inexact(question.model.hparams, flags, followed, cuda, question.without_ops, paths)
     reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, *filter(None, (note, keys)))
     return replace(result, notes=notes, approximate="; ".join(reasons)), question
 
@@ -118,15 +120,14 @@ _models: list[tuple[Header, tuple[object, ...], Model]] = []
 
 def load_model(header: Header, flags: Flags, release: Release = LATEST) -> Model:
     """The model of a header as a release loads it, remembered as long as the header is used again."""
-    of_file = (release.mtp_tensors, release.image_routing_bias)
-    key = (flags.kv_overrides, flags.load_mtp, of_file, release.attn_output_a_in_groups, release.adds_compressor_ape)
+    key = (flags.kv_overrides, flags.load_mtp, release)
     for known, with_flags, model in _models:
         if known is header and with_flags == key:
             return model
     arch = architecture(header)
     hp = load_hparams(header, flags.kv_overrides, release)
-    tensors = load_tensors(header, hp, flags.load_mtp, release)
-    model = Model(header, hp, tensors, arch.model(hp, tensors))
+    tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, flags.load_mtp, release))
+    model = Model(header, hp, tensors, arch, ModelGraphs(arch, hp, tensors))
     _models.insert(0, (header, key, model))
     del _models[KEPT_MODELS:]
     return model
@@ -182,12 +183,13 @@ class Question:
             return self._refusal(placement)
         if by_rows:
             placement = replace(placement, pipeline_parallel=False)
-        refusal = checks.check_context(hp, flags, self.release) or too_many_devices(placement)
+        one_type = model.arch.one_cache_type(hp, self.release)
+        refusal = checks.check_context(hp, flags, self.release, one_type) or too_many_devices(placement)
         if refusal is not None:
             return self._refusal(refusal)
         params = ContextParams.of(flags, hp)
-        memory = create_memory(hp, flags, params, placement, self.release)
-        refusal = checks.check_graph(hp, memory)
+        memory = model.arch.memory(hp, CacheBuilder(hp, flags, params, placement), self.release)
+        refusal = model.arch.check_graph(hp, memory, self.release)
         if refusal is None and by_rows:
             gpus = zip(self.machine.gpus, self.rig.gpus, strict=True)
             totals = {device: gpu.total for device, gpu in gpus if gpu.backend == CUDA}
@@ -197,7 +199,7 @@ class Question:
         context = self._context(params, placement, memory, buffers)
         reserved = context.reserve()
         self.made = placement, memory, context
-        if not reserved.fused.flash_attn and BY_NAME[flags.type_v].is_quantized:
+        if "FLASH_ATTN" not in reserved.fused and BY_NAME[flags.type_v].is_quantized:
             return self._refusal(
                 Refusal(
                     "quantized-v-needs-flash-attention",
@@ -235,7 +237,7 @@ class Question:
         )
 
     def _estimate(self, params: ContextParams, placement: Placement, memory: Memory, reserved: Reservation) -> Estimate:
-        compute = _compute(reserved)
+        compute, hp = _compute(reserved), self.model.hparams
         names = dict.fromkeys((*placement.model, *memory.context, *compute))
         buffers = {
             name: BufferUse(placement.model.get(name, 0), memory.context.get(name, 0), compute.get(name, 0))
@@ -252,7 +254,7 @@ class Question:
             host=host_use(buffers, self.rig),
             nodes=reserved.nodes,
             splits=reserved.splits,
-            server=server_memory(self.model.hparams, self.flags, params, memory),
+            server=server_memory(hp, self.flags, params, self.model.arch.checkpoint(hp, memory, params.n_ctx_seq)),
             disabled=reserved.disabled,
             pipeline_parallel=placement.pipeline_parallel,
         )

@@ -9,10 +9,10 @@ from memplan.backends.make import make_backends
 from memplan.ggml.backend import Buffer, BufferType
 from memplan.llama.context import Planners
 from memplan.llama.flags import Flags
-from memplan.llama.model_tensors import ModelTensors
 from memplan.llama.placement import Device, Machine, Placement, place, placing
 from memplan.llama.refusals import Refusal
-from memplan.models.deepseek4.graphs import PartBuffers
+from memplan.llama.weights import ModelTensors
+from memplan.models.base import PartBuffers
 from memplan.releases import Release
 
 KEPT_PLACEMENTS = 16
@@ -54,9 +54,9 @@ class PlacedBuffers:
         self._caches = workshop.caches
         self.parts: PartBuffers = {}
 
-    def weight(self, name: str) -> Buffer:
+    def weight(self, role: str) -> Buffer:
         """The buffer of a weight."""
-        buft = self._tensors[name]
+        buft = self._tensors[role]
         buffer = self._weights.get(buft)
         if buffer is None:
             buffer = self._weights[buft] = Buffer(buft, weights=True)

@@ -29,8 +29,9 @@ def test_five_gpus_and_experts_on_the_host_in_b9924() -> None:
     assert question.made is not None
     memory = question.made[1]
     caches = {
-        cache.name: sum(t.type.row_size(t.ne[0]) * t.ne[1] * t.ne[2] for t in cache.k.values()) / MIB
-        for cache in (memory.raw, memory.csa, memory.hca, memory.lid)
+        name: sum(t.type.row_size(t.ne[0]) * t.ne[1] * t.ne[2] for t in cache.tensors) / MIB
+        for name, cache in memory.caches.items()
+        if not name.endswith("_state")
     }
     assert caches == {"raw": 32.25, "csa": 672, "hca": 20, "lid": 168}
 

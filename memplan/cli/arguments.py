@@ -10,7 +10,8 @@ from typing import Final
 
 from memplan.cli.known_options import OUTPUT, SWITCHES, VALUES, command_options
 from memplan.errors import FlagError, shown
-from memplan.llama.flags import arity, unknown_flag
+from memplan.llama.flag_table import SECRET
+from memplan.llama.flags import arity, normalized, unknown_flag
 
 REPEATED: Final = ("--gpu", "--without-op", "--over", "--search")
 """Options of which each one given counts; of all others there is one."""
@@ -52,6 +53,8 @@ class Arguments:
     """The command's own options that were given, each with its values in order."""
     more_models: tuple[str, ...] = ()
     """MODEL arguments after the first, where a command takes more than one."""
+    left_out: tuple[str, ...] = ()
+    """llama-server's flags that were given with a secret, which is neither kept nor shown."""
 
 
 def parse_arguments(
@@ -75,6 +78,7 @@ def parse_arguments(
     given: dict[str, list[str]] = {}
     flags: list[str] = []
     models: list[str] = []
+    secrets: list[str] = []
     program = ""
     while words:
         word = words.pop(0)
@@ -108,7 +112,10 @@ def parse_arguments(
         elif (count := arity(word)) is not None:
             if word == "--offline":
                 given["--offline"] = []
-            flags += [word, *words[:count]]
+            if normalized(word) in SECRET and words:
+                secrets.append(word)
+            else:
+                flags += [word, *words[:count]]
             del words[:count]
         elif word.startswith("-") and len(word) > 1:
             raise _unknown(word, (*all_values, *all_switches))
@@ -141,6 +148,7 @@ def parse_arguments(
         cache="--no-cache" not in given,
         own={name: tuple(texts) for name, texts in given.items() if name in values or name in switches},
         more_models=tuple(models[1:]),
+        left_out=tuple(dict.fromkeys(secrets)),
     )
 
 
@@ -197,4 +205,4 @@ def _split(word: str) -> list[str] | None:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise FlagError(f"{shown(text)}: {str(error).lower()}") from None
+        raise FlagError(f"a command line that begins with {shown(first)}: {str(error).lower()}") from None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.backends.devices import Rig
+from memplan.cli import terminal
 from memplan.cli.arguments import Arguments
 from memplan.errors import FlagError, RigError, shown
 from memplan.llama.flag_values import whole
@@ -101,7 +102,7 @@ def access_for(model: str, *, offline: bool, cache: bool) -> Access | None:
 
 def warn(line: str) -> None:
     """Say something on stderr."""
-    print("memplan: warning:", " ".join(line.split()), file=sys.stderr)
+    print("memplan: warning:", terminal.one_line(line), file=sys.stderr)
 
 
 def _progress() -> Callable[[str, int], None]:
@@ -118,10 +119,9 @@ def _progress() -> Callable[[str, int], None]:
         if now - started < 0.7 or now - shown < 0.1:
             return
         if shown == started:
-            atexit.register(lambda: sys.stderr.write("\r\x1b[K"))
+            atexit.register(lambda: terminal.overwrite(sys.stderr))
         shown = now
         files = f", {len(received)} files" if len(received) > 1 else ""
-        sys.stderr.write(f"\r\x1b[Kreading headers: {sum(received.values()) / 1e6:.1f} MB{files}")
-        sys.stderr.flush()
+        terminal.overwrite(sys.stderr, f"reading headers: {sum(received.values()) / 1e6:.1f} MB{files}")
 
     return show

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from memplan.cli import terminal
 from memplan.cli.options import read_options
 from memplan.cli.waiting import waiting
-from memplan.errors import FlagError, RigError
+from memplan.errors import FlagError, RigError, printable
 
 if TYPE_CHECKING:
     from memplan.backends.devices import Gpu
@@ -119,7 +119,7 @@ def _notes(machine: Detected) -> list[str]:
 def _lines(machine: Detected) -> list[str]:
     found = devices_object(machine)
     rows = [
-        (gpu["name"], _mib(gpu["total"]), _mib(gpu["free"]), _printable(gpu["description"]), gpu["compute_capability"])
+        (gpu["name"], _mib(gpu["total"]), _mib(gpu["free"]), printable(gpu["description"]), gpu["compute_capability"])
         for gpu in found["gpus"]
     ]
     host = found["host"]
@@ -144,7 +144,3 @@ def _capability(gpu: Gpu) -> str | None:
 
 def _mib(size: int) -> str:
     return f"{(size + _MIB // 2) // _MIB:,}"
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)

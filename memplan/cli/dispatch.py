@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from memplan.cli import BAD_INPUT, BROKEN_PIPE
 from memplan.cli.streams import ReaderGone, guarded
+from memplan.cli.terminal import one_line
 from memplan.errors import MemplanError
 from memplan.garbage import seldom
 
@@ -77,5 +78,5 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _fail(message: str) -> int:
-    print("memplan: error:", " ".join(message.split()), file=sys.stderr)
+    print("memplan: error:", one_line(message), file=sys.stderr)
     return BAD_INPUT

@@ -109,12 +109,9 @@ def read_question(arguments: Arguments) -> Asked:
     check_devices(flags, rig)
     without_ops = tuple(dict.fromkeys(_op(name) for name in arguments.without_ops))
 
-    from memplan.llama.context import check_paths
     from memplan.models.open import open_model
-    from memplan.releases import find_release
 
     paths = Paths(*(_path(arguments, option) for option in PATHS))
-    check_paths(find_release(arguments.llama)[0], paths)
     header = open_model(model, access_of(arguments, model))
     return Asked(header, flags, rig, arguments.llama, without_ops, machine, paths)
 

@@ -85,13 +85,15 @@ def run(argv: Sequence[str]) -> int:
     plan = for_machine(make_plan(setting, _names(arguments)), asked.machine)
     name = asked.header.name
     model, remark = _model_file(asked.header) if style in ("sh", "ini") else (None, "")
+    remark = "; ".join(filter(None, (remark, left_out(arguments))))
     if style == "json":
         text = output.plan_json(plan)
     elif isinstance(plan, NoPlan):
         text = output.no_plan_text(plan, terminal.width())
     elif style == "args":
         text = output.plan_args(plan)
-        sys.stderr.writelines(f"memplan: {line}\n" for line in (*output.cautions(plan), *output.unchecked(plan)))
+        said = (*output.cautions(plan), *output.unchecked(plan), *filter(None, [left_out(arguments)]))
+        sys.stderr.writelines(f"memplan: {line}\n" for line in said)
     elif style == "sh":
         text = output.plan_script(plan, model, remark)
     elif style == "ini":
@@ -103,6 +105,12 @@ def run(argv: Sequence[str]) -> int:
     else:
         sys.stdout.write(text)
     return DOES_NOT_FIT if isinstance(plan, NoPlan) else 0
+
+
+def left_out(arguments: Arguments) -> str:
+    """What of the flags given is not written, since it is secret; empty when there is none."""
+    flags = " and ".join(arguments.left_out)
+    return f"{flags} left out, whose value is secret: give it beside these flags, or in a file" if flags else ""
 
 
 def for_machine(plan: Plan | NoPlan, machine: Detected | None) -> Plan | NoPlan:

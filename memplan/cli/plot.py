@@ -139,6 +139,7 @@ def _with_x(arguments: Arguments, axes: list[Axis], wanted: str) -> tuple[list[A
 
 
 def _trained_context(header: Header) -> int:
-    from memplan.llama.hparams import load_hparams
+    from memplan.models.registry import load_hparams
+    from memplan.releases import LATEST
 
-    return load_hparams(header).n_ctx_train
+    return load_hparams(header, (), LATEST).n_ctx_train

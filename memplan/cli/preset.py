@@ -94,7 +94,7 @@ def _show(rest: Sequence[str]) -> int:
 
 def _fit(arguments: Arguments) -> int:
     from memplan.cli.estimate import DOES_NOT_FIT, read_question
-    from memplan.cli.plan import for_machine
+    from memplan.cli.plan import for_machine, left_out
     from memplan.output.fit import fit_ini, fit_json, fit_remarks, fit_text, no_fit_text
     from memplan.planning.fit import GROWTH_MIB, Extra, fit_preset
     from memplan.planning.plan import Plan
@@ -123,7 +123,8 @@ def _fit(arguments: Arguments) -> int:
     fits = isinstance(preset.plan, Plan)
     if fits or style == "json":
         if style == "args":
-            sys.stderr.writelines(f"memplan: {line}\n" for line in fit_remarks(preset))
+            said = (*fit_remarks(preset), *filter(None, [left_out(arguments)]))
+            sys.stderr.writelines(f"memplan: {line}\n" for line in said)
         sys.stdout.write({"args": fit_text, "ini": fit_ini, "json": fit_json}[style](preset))
     else:
         sys.stderr.write(no_fit_text(preset, terminal.width()))

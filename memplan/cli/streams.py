@@ -1,14 +1,28 @@
-"""stdout and stderr as they are: full, closed, or a pipe whose reader has gone."""
+"""stdout and stderr as they are: full, closed, or a pipe whose reader has gone; and what may be written to them.
+
+Whatever is printed goes through here, and comes out without control characters and marks of direction, whoever wrote
+them: line ends stay, and colours on a terminal.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TextIO
 
-from memplan.errors import OutputError
+from memplan.cli import terminal
+from memplan.errors import OutputError, printable
+
+_ODD: Final = re.compile(r"[^\n -~]+")
+_ODD_BUT_COLOURS: Final = re.compile(r"(?!\x1b\[(?:(?:[0-4]|[349][0-7]);?){0,4}m)[^\n -~]")
+
+
+def safe(text: str, colours: bool = False) -> str:
+    """``text`` as a terminal may have it; ``colours``: with the escapes that set them."""
+    return (_ODD_BUT_COLOURS if colours else _ODD).sub(lambda match: printable(match[0]), text)
 
 
 class ReaderGone(Exception):
@@ -22,13 +36,19 @@ class Stdout:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write ``text``. Raises OutputError or ReaderGone."""
+        """Write ``text``, made safe. Raises OutputError or ReaderGone."""
         if self._stream is None:
             raise OutputError("stdout is closed: the answer cannot be written")
         try:
-            return self._stream.write(text)
+            self._stream.write(safe(text, terminal.colour()))
+            return len(text)
         except (OSError, ValueError) as error:
             raise self._failed(error) from None
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write each of ``lines``. Raises OutputError or ReaderGone."""
+        for line in lines:
+            self.write(line)
 
     def flush(self) -> None:
         """Write what is buffered. Raises OutputError or ReaderGone."""
@@ -73,11 +93,20 @@ class Stderr:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write ``text`` if that can be done."""
+        """Write ``text``, made safe, if that can be done."""
+        self.control(safe(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write each of ``lines`` if that can be done."""
+        for line in lines:
+            self.write(line)
+
+    def control(self, text: str) -> None:
+        """Write what is memplan's own, control characters and all."""
         if self._stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._stream.write(text)
-        return len(text)
 
     def flush(self) -> None:
         """Write what is buffered if that can be done."""

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from memplan.errors import printable
+
 PATIENCE = 0.7
 """Seconds before a progress bar appears."""
 
@@ -32,6 +34,23 @@ def unicode(text: str = "█▓▒░─…") -> bool:
     return True
 
 
+MOST = 1000
+"""Characters of an error or a warning."""
+
+
+def one_line(message: str) -> str:
+    """``message`` in one line, without its middle where it is longer than ``MOST`` characters."""
+    line = " ".join(message.split())
+    return line if len(line) <= MOST else f"{line[: MOST * 2 // 3]} ... {line[-MOST // 4 :]}"
+
+
+def overwrite(stream: TextIO, text: str = "") -> None:
+    """Put ``text`` in place of what stands on a terminal's line."""
+    write = getattr(stream, "control", stream.write)
+    write(f"\r\x1b[K{printable(text)}")
+    stream.flush()
+
+
 class ProgressBar:
     """One line on stderr that is overwritten, and wiped at the end; nothing when stderr is no terminal."""
 
@@ -48,8 +67,7 @@ class ProgressBar:
 
     def __exit__(self, *_: object) -> None:
         if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            overwrite(self._stream)
 
     def __call__(self, done: int, of: int | None = None) -> None:
         """Show how much is done, if it is time to; ``of``: how much there is, if that is known."""
@@ -64,5 +82,4 @@ class ProgressBar:
         else:
             filled = done * 30 // of
             text = f"[{'#' * filled}{' ' * (30 - filled)}] {done} of {of}"
-        self._stream.write(f"\r\x1b[K{self._what} {text}")
-        self._stream.flush()
+        overwrite(self._stream, f"{self._what} {text}")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from memplan.errors import LogError
+from memplan.errors import LogError, printable
 
 MAX_LINE: Final = 4096
 """Characters of a line that are looked at; llama.cpp's own lines are far shorter."""
@@ -67,7 +67,6 @@ def clean(line: bytes) -> str:
             text = message.rstrip() if isinstance(message, str) else text
         except (ValueError, RecursionError):
             pass
-    if text.isprintable():
-        return text[:MAX_LINE].rstrip()
-    text = _ESCAPES.sub("", text)
-    return "".join(char if char.isprintable() else " " for char in text[:MAX_LINE]).rstrip()
+    if not text.isprintable():
+        text = _ESCAPES.sub("", text)
+    return printable(text[:MAX_LINE]).rstrip()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from memplan.diagnosing.log import Failure, Load, LogGpu, Stage
+from memplan.llama.flags import without_secrets
 
 MAX_LOADS: Final = 200
 """Loads that are kept of one log, the last ones."""
@@ -98,7 +99,7 @@ class LogReader:
         if self._load is not None:
             self.new_process()
         program = {"serve": "llama-server", "server": "llama-server", "cli": "llama-cli"}.get(m[1], m[1])
-        self._process.command = (program.removesuffix(".exe"), *words)
+        self._process.command = (program.removesuffix(".exe"), *without_secrets(words)[0])
 
     def _cuda_init(self, m: re.Match[str]) -> None:
         if self._load is not None or self._process.gpus:

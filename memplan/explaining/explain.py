@@ -30,9 +30,9 @@ from memplan.gguf.header import Header
 from memplan.gguf.types import GGMLType
 from memplan.llama.context import AS_RELEASED, Context, Paths
 from memplan.llama.flags import Flags
-from memplan.llama.kv_cache import Memory
-from memplan.llama.model_tensors import ModelTensor
+from memplan.llama.memory.base import Memory
 from memplan.llama.placement import Placement
+from memplan.llama.weights import ModelTensor
 from memplan.releases import Release
 
 LARGEST = 1000
@@ -212,7 +212,7 @@ def _splits(sched: Sched) -> Iterator[SplitUse]:
 def _weights(tensors: Iterable[ModelTensor], placement: Placement) -> Iterator[Resident]:
     sizes: dict[tuple[BufferType, GGMLType, Shape], int] = {}
     for t in tensors:
-        buft = placement.tensors[t.name]
+        buft = placement.tensors[t.role]
         key = (buft, t.type, t.ne)
         if key not in sizes:
             sizes[key] = _padded(buft, new_tensor(t.type, *t.ne))
@@ -220,16 +220,10 @@ def _weights(tensors: Iterable[ModelTensor], placement: Placement) -> Iterator[R
 
 
 def _caches(memory: Memory, context: Context) -> Iterator[Resident]:
-    for cache in (memory.raw, memory.csa, memory.hca, memory.lid):
-        for k in cache.k.values():
-            name = k.name if cache is memory.raw else f"{k.name} ({cache.name})"
-            size = _padded(k.buft, new_tensor(k.type, *k.ne))
-            yield Resident("cache", name, k.type.name, k.ne, k.layer, k.buft.name, size)
-    for state in (memory.csa_state, memory.hca_state, memory.lid_state):
-        for tensors in (state.kv, state.score):
-            for s in tensors.values():
-                size = _padded(s.buft, new_tensor(s.type, *s.ne))
-                yield Resident("state", s.name, s.type.name, s.ne, s.layer, s.buft.name, size)
+    for t in memory.tensors:
+        tag = t.role.partition("@")[2]
+        name = f"{t.name} ({tag})" if tag else t.name
+        yield Resident(t.kind, name, t.type.name, t.ne, t.layer, t.buft.name, t.nbytes)
 
 
 def _padded(buft: BufferType, t: Tensor) -> int:

@@ -8,6 +8,7 @@ ranges sends the whole file: it is read as far as the header goes, then the conn
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import ssl
 import time
@@ -67,12 +68,8 @@ class Unreachable(RemoteError):
 
 def shown_address(address: str) -> str:
     """``address`` for a message: without user, query and fragment, which may hold secrets; on one line."""
-    try:
-        parts = urlsplit(address)
-        host = parts.netloc.rpartition("@")[2]
-        text = f"{parts.scheme}://{host}{parts.path}" if host else address.partition("?")[0]
-    except ValueError:
-        text = address.partition("?")[0]
+    text = re.split(r"[?#]", address, maxsplit=1)[0]
+    text = re.sub(r"^([A-Za-z][A-Za-z0-9+.-]{0,20}:/{0,2}|/{0,2})[^/]*@", r"\1", text)
     return "".join(c if c.isprintable() else "?" for c in text)[:300]
 
 

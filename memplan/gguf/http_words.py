@@ -7,7 +7,7 @@ import re
 import socket
 import time
 
-from memplan.errors import RemoteError
+from memplan.errors import RemoteError, printable
 
 
 def content_range(text: str | None, name: str) -> tuple[int, int | None]:
@@ -47,4 +47,4 @@ def reason(e: BaseException) -> str:
     if isinstance(e, ConnectionError | http.client.IncompleteRead):
         return "the connection was closed early"
     text = str(getattr(e, "strerror", None) or e or type(e).__name__)
-    return "".join(c if c.isprintable() else " " for c in text)[:120]
+    return printable(text)[:120]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from memplan.errors import RemoteError, shown
-from memplan.gguf.http import check_address
+from memplan.gguf.http import check_address, shown_address
 
 QUANTS: Final = ("Q4_K_M", "Q8_0")
 """What a repository is searched for when no QUANT is named, in this order; then its first model."""
@@ -202,7 +202,9 @@ def _checked(variable: str, endpoint: str) -> str:
     try:
         check_address(endpoint)
     except RemoteError:
-        raise RemoteError(f"{variable} is {shown(endpoint)}: not an address; set it to https://HOST") from None
+        raise RemoteError(
+            f"{variable} is {shown(shown_address(endpoint))}: not an address; set it to https://HOST"
+        ) from None
     return endpoint.rstrip("/")
 
 

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan.errors import FlagError
 from memplan.gguf.types import BY_NAME
-from memplan.llama.context import ContextParams, Paths
-from memplan.llama.hparams import CSA_RATIO
-from memplan.llama.model_tensors import OUTPUT, ModelTensor
+from memplan.llama.context import ContextParams
 from memplan.llama.placement import overridden
-from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
+from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal, died
+from memplan.llama.weights import OUTPUT, ModelTensor
 from memplan.releases import LATEST, Release
 
 if TYPE_CHECKING:
     from memplan.llama.flags import Flags
     from memplan.llama.hparams import HParams
-    from memplan.llama.kv_cache import Memory
     from memplan.llama.placement import Device, Placement
 
 MAX_SEQ = 256
@@ -54,7 +52,7 @@ def check_split_rows(
     spread = False
     for t in tensors:
         device = placement.output if t.layer == OUTPUT else placement.cpu if t.layer < 0 else placement.layers[t.layer]
-        if t.op == "MUL_MAT" and t.name in own and device in share and placement.tensors[t.name] is device.buft:
+        if t.op == "MUL_MAT" and t.name in own and device in share and placement.tensors[t.role] is device.buft:
             spread = True
             if t.name.endswith(".attn_output_a.weight") and t.ne[1] * share[device] >= ROW_ROUNDING:
                 said = f"pre-allocated tensor ({t.name} (reshaped)) in a buffer ({device.name}_Split) that cannot run"
@@ -64,14 +62,17 @@ def check_split_rows(
     return None
 
 
-def check_context(hp: HParams, flags: Flags, release: Release = LATEST) -> Refusal | None:
-    """Why llama.cpp makes no context of this model with these flags, checked in its own order; None if it does."""
+def check_context(hp: HParams, flags: Flags, release: Release = LATEST, one_cache_type: bool = False) -> Refusal | None:
+    """Why llama.cpp makes no context of this model with these flags, checked in its own order; None if it does.
+
+    ``one_cache_type``: whether the architecture wants K and V caches of one type.
+    """
     type_k, type_v = BY_NAME[flags.type_k], BY_NAME[flags.type_v]
     if flags.n_batch == 0 and flags.n_ubatch == 0:
         return _other("n_batch and n_ubatch cannot both be zero", "give -b a number above 0")
     if flags.n_ctx == 0 and hp.n_ctx_train == 0:
         return _other("n_ctx and model->hparams.n_ctx_train cannot both be zero", "give -c")
-    if release.equal_cache_types and type_k is not type_v:
+    if one_cache_type and type_k is not type_v:
         return Refusal(
             "k-v-types-differ",
             REFUSED,
@@ -86,9 +87,10 @@ def check_context(hp: HParams, flags: Flags, release: Release = LATEST) -> Refus
             "leave -fa at auto or on, or take an unquantised cache type",
         )
     if flags.flash_attn != "off":
-        for letter, kind, size in (("K", type_k, hp.n_embd_head_k), ("V", type_v, hp.n_embd_head_v)):
-            if kind.is_quantized and size % kind.block_size:
-                name = f"n_embd_head_{letter.lower()}"
+        for letter, kind, size_of in (("K", type_k, hp.n_embd_head_k), ("V", type_v, hp.n_embd_head_v)):
+            odd = [size for il in range(hp.n_layer) if (size := size_of(il)) % kind.block_size]
+            if kind.is_quantized and odd:
+                size, name = odd[0], f"n_embd_head_{letter.lower()}"
                 return _other(
                     f"{letter} cache type {kind} with block size {kind.block_size} does not divide {name}={size}",
                     "take a cache type with smaller blocks",
@@ -106,55 +108,12 @@ def check_context(hp: HParams, flags: Flags, release: Release = LATEST) -> Refus
     return None
 
 
-def unknown_keys(flags: Flags, release: Release, cuda: bool, without_ops: Sequence[str], paths: Paths) -> str:
-    """Why the answer is approximate: nobody knows whether the release's indexer reads such keys; empty if known.
-
-    ``cuda``: whether a CUDA device is there to run it.
-    """
-    asked = cuda and paths.indexer != "unfused" and "LIGHTNING_INDEXER" not in without_ops
-    if not asked or flags.type_k not in release.cuda_indexer_keys_unknown:
-        return ""
-    return (
-        f"it is not known whether {release.name}'s CUDA indexer reads {flags.type_k} keys:"
-        " taken as not, so that the op runs on the host"
-    )
-
-
-_CONVERT = "convert the model again: its shapes are not DeepSeek-V4's"
-
-
 def check_load(hp: HParams, release: Release = LATEST) -> Refusal | None:
     """Why llama.cpp dies of these hyper-parameters while it loads them (``load_hparams``); None if it does not."""
-    if hp.n_expert_used > hp.n_expert:
+    if max(hp.n_expert_used) > hp.n_expert:
         used = "n_expert_used_max" if release.experts_used_by_layer else "hparams.n_expert_used"
-        return _died(f"{used} <= hparams.n_expert")
+        return died(f"{used} <= hparams.n_expert")
     return None
-
-
-def check_graph(hp: HParams, memory: Memory) -> Refusal | None:
-    """Why llama.cpp dies while it builds the first graph, in the order in which it comes to it; None if it does not.
-
-    Follows ``llama_kv_cache::build_input_k_rot`` and src/models/deepseek4.cpp (``build_hc_pre``,
-    ``build_attention_impl``, ``build_hca_compressed_kv_from_state``, ``build_overlap_compressed_kv_from_state``).
-    """
-    if any(cache.attn_rot_k and not cache.k for cache in (memory.csa, memory.hca, memory.lid)):
-        # a cache without layers has a head of no elements, which every power of two divides: up to an overflow to zero
-        return Refusal(OTHER, ABORT, "Floating point exception", "use a model with layers of all kinds")
-    if hp.hc_mult != 4:
-        return _died("hc == 4")
-    if hp.n_embd_head_k != hp.n_embd_head_v:
-        return _died("n_embd_head == n_embd_head_v")
-    if hp.n_head % hp.o_group_count:
-        return _died("n_head % n_groups == 0")
-    ratio = next((r for r in hp.compress_ratios[: hp.n_layer] if r), 0)
-    heads = [hp.n_embd_head_k] * bool(ratio) + [hp.indexer_head_size] * (CSA_RATIO in hp.compress_ratios)
-    if any(head < hp.n_rot for head in heads):
-        return _died("n_embd_head >= n_embd_head_rope")
-    return None
-
-
-def _died(condition: str) -> Refusal:
-    return Refusal(OTHER, ABORT, f"GGML_ASSERT({condition}) failed", _CONVERT)
 
 
 def flash_attn(flags: Flags, release: Release = LATEST) -> Literal["auto", "on", "off"]:

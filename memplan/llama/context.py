@@ -7,10 +7,9 @@ Follows ``src/llama-context.cpp`` (v0.5.0): the constructor, ``resolve_fused_ops
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from memplan.errors import FlagError
 from memplan.ggml.backend import Backend, BufferType
 from memplan.ggml.graph import Graph
 from memplan.ggml.ops import GGMLAssertError
@@ -19,7 +18,7 @@ from memplan.ggml.sched import Sched, SchedAbortError
 from memplan.ggml.tensor import Tensor
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
-from memplan.releases import LATEST, Indexer, Release
+from memplan.releases import LATEST, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +83,8 @@ class Batch:
         return Batch(_pad(n_tokens, n_seqs), n_seqs, n_outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """Which ops are computed in one kernel; what is False is built from smaller ops."""
-
-    flash_attn: bool = True
-    lid: bool = True
-    hc_pre: bool = True
-    hc_comb: bool = True
-    hc_post: bool = True
-
+Fused = frozenset[str]
+"""The ops that are computed in one kernel, by their probes' names; others are built from smaller ops."""
 
 Path = Literal["auto", "fused", "unfused"]
 """How an op that can be fused is computed; auto is what the release and the devices do."""
@@ -110,16 +101,8 @@ class Paths:
 AS_RELEASED = Paths()
 
 
-def check_paths(release: Release, paths: Paths) -> None:
-    """Raises FlagError when an op is to be fused that the release has not got."""
-    if paths.indexer == "fused" and release.indexer is Indexer.UNFUSED:
-        raise FlagError(f"--indexer fused: {release.name} has no fused indexer; give auto, or a newer --llama")
-    if paths.hyper_connections == "fused" and not release.hyper_connection_ops:
-        raise FlagError(f"--hyper-connections fused: {release.name} has no ops for them; give auto, or a newer --llama")
-
-
 class BuiltGraph(Protocol):
-    """A whole graph as an architecture builds it; see ``memplan.models.deepseek4.pieces``."""
+    """A whole graph as an architecture builds it; see ``memplan.llama.graph``."""
 
     graph: Graph
     fused_nodes: list[tuple[str, Tensor, int]]
@@ -130,7 +113,7 @@ class BuiltGraph(Protocol):
 class Graphs(Protocol):
     """Builds the graphs of one model in one placement."""
 
-    def start(self, flash_attn: str) -> Fused:
+    def fused(self, flash_attn: str) -> Fused:
         """The ops that are fused until a probe turns them off."""
 
     def probes(self, flash_attn: str) -> Sequence[Probe]:
@@ -180,25 +163,18 @@ class Probe:
     """
 
     op: str
-    field: str
     said: str
     n_tokens: int = 1
 
 
-FLASH_ATTN = Probe("FLASH_ATTN", "flash_attn", "Flash Attention")
+FLASH_ATTN = Probe("FLASH_ATTN", "Flash Attention")
 GATED_DELTA_NET = (
-    Probe("GDN_AR", "", "fused Gated Delta Net (autoregressive)"),
-    Probe("GDN_CH", "", "fused Gated Delta Net (chunked)", n_tokens=16),
+    Probe("GDN_AR", "fused Gated Delta Net (autoregressive)"),
+    Probe("GDN_CH", "fused Gated Delta Net (chunked)", n_tokens=16),
 )
 """Probes for models of another kind, for which graphs are split all the same."""
 
-LIGHTNING_INDEXER = Probe("LIGHTNING_INDEXER", "lid", "Lightning Indexer")
-HYPER_CONNECTIONS = (
-    Probe("DSV4_HC_PRE", "hc_pre", "fused DeepSeek V4 HC pre"),
-    Probe("DSV4_HC_COMB", "hc_comb", "fused DeepSeek V4 HC comb"),
-    Probe("DSV4_HC_POST", "hc_post", "fused DeepSeek V4 HC post"),
-)
-
+LIGHTNING_INDEXER = Probe("LIGHTNING_INDEXER", "Lightning Indexer")
 SMALL_BATCH = 32
 """Below this many tokens llama.cpp pins norms and last nodes to their layer's device, whatever is offloaded."""
 
@@ -231,7 +207,7 @@ class Context:
         self.params = params
         self.devices = devices
         self.graphs = graphs
-        self.fused = graphs.start(flash_attn)
+        self.fused = graphs.fused(flash_attn)
         self.probes = graphs.probes(flash_attn)
         self.offload_kqv = offload_kqv
         kept: Planners = {} if planners is None else planners
@@ -299,7 +275,7 @@ class Context:
                 counted = tg_nodes, tg_splits
             if probe.op in misplaced:
                 disabled.append(probe.said)
-                self.fused = replace(self.fused, **{probe.field: False})
+                self.fused -= {probe.op}
                 counted = None
         sizes, pp_nodes, pp_splits = prompt(p.prompt_batch)
         if counted is None or every_probe:

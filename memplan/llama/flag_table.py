@@ -95,6 +95,9 @@ TEXT: Final = _words("""
 """)
 """Flags with one value of any other kind."""
 
+SECRET: Final = _words("--api-key -hft --hf-token --mcp-servers-config --mcp-servers-json")
+"""Flags whose value may be nobody else's to see; none of them decides memory."""
+
 TWO_VALUES: Final = _words("--control-vector-layer-range")
 """Flags with two values."""
 

@@ -166,6 +166,22 @@ def arity(flag: str) -> int | None:
     return 0 if flag in table.ANSWERS or flag in table.OTHER_MODEL else table.ARITY.get(flag)
 
 
+def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command line's words without the flags whose values are secret, and those flags, for what is shown of it."""
+    kept: list[str] = []
+    left_out: list[str] = []
+    i = 0
+    while i < len(words):
+        flag, equals, _ = words[i].partition("=")
+        end = i + 1 + (0 if equals else arity(flag) or 0)
+        if normalized(flag) in table.SECRET:
+            left_out.append(flag)
+        else:
+            kept += words[i:end]
+        i = end
+    return kept, left_out
+
+
 def same_setting(flag: str) -> frozenset[str]:
     """All flags that set what ``flag`` sets, itself among them: a later one replaces an earlier one's value.
 
@@ -192,6 +208,8 @@ def unknown_flag(flag: str, others: Sequence[str] = ()) -> FlagError:
     if equals and arity(name) == 0:
         return FlagError(f"{shown(flag)}: {name} takes no value, give it alone")
     if equals and arity(name):
+        if normalized(name) in table.SECRET:
+            return FlagError(f"{name}=...: llama-server wants a space, not an equals sign: {name} ...")
         return FlagError(f"{shown(flag)}: llama-server wants a space, not an equals sign: {name} {_cut(value)}")
     near = difflib.get_close_matches(normalized(name), [*others, *table.ARITY], n=3, cutoff=0.7)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; neither memplan nor llama-server has it"

@@ -15,9 +15,9 @@ from memplan.ggml.tensor import Shape, Tensor, packed_strides
 from memplan.gguf.types import F32
 from memplan.llama.flag_values import DENSE_PATTERN, EXPERTS_PATTERN, Override
 from memplan.llama.flags import Flags
-from memplan.llama.model_tensors import INPUT, OUTPUT, ModelTensor
 from memplan.llama.patterns import compile_pattern, matches
 from memplan.llama.placement import Placement
+from memplan.llama.weights import INPUT, OUTPUT, ModelTensor
 
 _MOST = 3
 _MADE: Final = (
@@ -52,7 +52,7 @@ def _copied(tensors: tuple[ModelTensor, ...], placement: Placement, n_ubatch: in
         for op, ne in rows.items()
         if any(d.backend.offload_op(Tensor(op, F32, ne, packed_strides(F32, ne), [])) for d in placement.devices)
     }
-    return any(t.op in wanted and t.layer not in (INPUT, OUTPUT) and placement.tensors[t.name].is_host for t in tensors)
+    return any(t.op in wanted and t.layer not in (INPUT, OUTPUT) and placement.tensors[t.role].is_host for t in tensors)
 
 
 def _idle(tensors: tuple[ModelTensor, ...], overrides: tuple[Override, ...]) -> tuple[str, ...]:

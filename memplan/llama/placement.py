@@ -21,9 +21,9 @@ from memplan.errors import FlagError, shown
 from memplan.ggml.backend import Backend, BufferType
 from memplan.ggml.tensor import new_tensor
 from memplan.llama.allocation import buffer_bytes
-from memplan.llama.model_tensors import INPUT, OUTPUT, ModelTensor
 from memplan.llama.patterns import matches
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
+from memplan.llama.weights import INPUT, OUTPUT, ModelTensor
 
 if TYPE_CHECKING:
     from memplan.llama.flags import Flags
@@ -74,7 +74,7 @@ class Placement:
     """Where a model lies.
 
     ``devices``: the GPUs in use, in order.  ``layers``: the device of each block (``dev_layer``), MTP blocks too.
-    ``output``: the device of the output layer (``dev_output``).  ``tensors``: the buffer type of each loaded weight.
+    ``output``: the device of the output layer (``dev_output``).  ``tensors``: the buffer type of each weight, by role.
     ``model``: bytes of weights by buffer type name.  ``n_gpu_layers``: layers wanted on GPUs, the output layer counted.
     ``pipeline_parallel``: whether the scheduler keeps copies of split inputs.
     """
@@ -196,7 +196,7 @@ def place(
         cpu=machine.cpu,
         layers=tuple(layers[:-1]),
         output=layers[-1],
-        tensors={t.name: b for t, b in zip(tensors, placed, strict=True)},
+        tensors={t.role: b for t, b in zip(tensors, placed, strict=True)},
         model=_model_bytes(tensors, placed),
         n_gpu_layers=n_gpu_layers,
         has_tensor_overrides=bool(flags.overrides),

@@ -31,3 +31,11 @@ class Refusal:
     def title(self) -> str:
         """The kind, or llama.cpp's own words where the kind says nothing."""
         return self.said if self.kind == OTHER else self.kind
+
+
+_CONVERT = "convert the model again: its shapes are not what llama.cpp expects"
+
+
+def died(condition: str) -> Refusal:
+    """The abort of an assertion that a model's shapes do not hold."""
+    return Refusal(OTHER, ABORT, f"GGML_ASSERT({condition}) failed", _CONVERT)

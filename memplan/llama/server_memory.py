@@ -1,7 +1,7 @@
 """What llama-server keeps in the host's memory beside its buffers: outputs, context checkpoints, the prompt cache.
 
-Follows tools/server/server-context.cpp (``create_checkpoint``), server-task.cpp (``server_prompt_cache``),
-src/llama-kv-cache-dsv4.cpp (``state_write``) and src/llama-context.cpp (``output_reserve``), v0.5.0. These are upper
+Follows tools/server/server-context.cpp (``create_checkpoint``), server-task.cpp (``server_prompt_cache``) and
+src/llama-context.cpp (``output_reserve``), v0.5.0. These are upper
 limits: nothing of it but the outputs is there when llama-server starts.
 """
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from memplan.llama.context import ContextParams
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
-from memplan.llama.kv_cache import Memory
 
 MIB = 1 << 20
 
@@ -40,24 +39,15 @@ NO_SERVER = ServerMemory()
 """Nothing at all: llama.cpp does not start."""
 
 
-def server_memory(hp: HParams, flags: Flags, params: ContextParams, memory: Memory) -> ServerMemory:
-    """What llama-server with these flags may come to keep; llama-cli keeps the outputs alone."""
+def server_memory(hp: HParams, flags: Flags, params: ContextParams, checkpoint: int) -> ServerMemory:
+    """What llama-server with these flags may come to keep; llama-cli keeps the outputs alone.
+
+    ``checkpoint``: bytes of one context checkpoint (``Architecture.checkpoint``).
+    """
     server = flags.app == "server"
     outputs = max(params.n_seq_max, flags.n_outputs_max if server else 1) * hp.n_vocab * 4
     if not server:
         return ServerMemory(outputs)
-    checkpoint = _checkpoint(hp, flags, params, memory)
     kept = flags.n_parallel * max(flags.ctx_checkpoints, 0)
     prompts = None if flags.cache_ram < 0 else flags.cache_ram * MIB
     return ServerMemory(outputs, checkpoint, kept * checkpoint, prompts)
-
-
-def _checkpoint(hp: HParams, flags: Flags, params: ContextParams, memory: Memory) -> int:
-    """One slot's raw keys within the window, and one snapshot of its compressors' states."""
-    cells = min(hp.n_swa, params.n_ctx_seq)
-    raw = sum(tensor.type.row_size(tensor.ne[0]) for tensor in memory.raw.k.values()) * cells
-    states = 0
-    for state in (memory.csa_state, memory.hca_state, memory.lid_state):
-        rows = len(state.kv) + len(state.score)
-        states += rows * state.n_embd_state * state.state_size * 4
-    return raw + states

@@ -1,44 +1,35 @@
-"""Architectures by name: what ``general.architecture`` says, and how its graph is built."""
+"""Architectures by name: what ``general.architecture`` says, each in a file of its own, read when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from memplan.errors import MissingKey, UnsupportedArchitecture, shown
 from memplan.gguf.header import Header, names_file
-from memplan.models.deepseek4.graphs import DeepSeek4
+from memplan.llama.keys import Keys
 
 if TYPE_CHECKING:
-    from memplan.llama.context import Graphs, Paths
     from memplan.llama.hparams import HParams
-    from memplan.llama.kv_cache import Memory
-    from memplan.llama.model_tensors import ModelTensors
-    from memplan.models.deepseek4.graphs import BufferMap
+    from memplan.models.base import Architecture
     from memplan.releases import Release
 
-
-class ArchitectureModel(Protocol):
-    """What an architecture makes of one model's weights, for all estimates of it."""
-
-    def at(self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths) -> Graphs:
-        """What builds the model's graphs with its caches, in one placement, along the paths that are asked for."""
+ARCHITECTURES = ("deepseek4", "qwen3moe")
+"""Those that are modelled; each is ``ARCHITECTURE`` of the module of its name, with ``_`` for ``-``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One architecture and what makes its models."""
-
-    name: str
-    model: Callable[[HParams, ModelTensors], ArchitectureModel]
-
-
-ARCHITECTURES = {a.name: a for a in (Architecture("deepseek4", DeepSeek4),)}
+def find_architecture(name: str) -> Architecture[Any]:
+    """The architecture of a name. Raises UnsupportedArchitecture."""
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedArchitecture(f"architecture {shown(name)} is not modelled; memplan knows {known}")
+    found: Architecture[Any] = import_module(f"memplan.models.{name.replace('-', '_')}").ARCHITECTURE
+    return found
 
 
 @names_file
-def architecture(header: Header) -> Architecture:
+def architecture(header: Header) -> Architecture[Any]:
     """The architecture that a header names.
 
     Raises:
@@ -47,8 +38,17 @@ def architecture(header: Header) -> Architecture:
     name = header.metadata.get("general.architecture")
     if name is None:
         raise MissingKey("metadata key general.architecture is missing; is this a model, and its first shard?")
-    found = ARCHITECTURES.get(name) if isinstance(name, str) else None
-    if found is None:
-        known = ", ".join(ARCHITECTURES)
-        raise UnsupportedArchitecture(f"architecture {shown(str(name))} is not modelled; memplan knows {known}")
-    return found
+    return find_architecture(str(name))
+
+
+@names_file
+def load_hparams(
+    header: Header, kv_overrides: Iterable[tuple[str, int | float | bool | str]], release: Release
+) -> HParams:
+    """The hyper-parameters of ``header``'s model; ``kv_overrides``: what ``--override-kv`` puts in the file's place.
+
+    Raises UnsupportedArchitecture, MissingKey, BadHyperParameter.
+    """
+    arch = architecture(header)
+    hp: HParams = arch.load_hparams(Keys(header, arch.name, kv_overrides), release)
+    return hp

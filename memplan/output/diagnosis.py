@@ -11,6 +11,7 @@ from typing import Any
 from memplan.diagnosing.diagnosis import Diagnosis, Row
 from memplan.diagnosing.log import Stage
 from memplan.diagnosing.mends import Mend
+from memplan.errors import printable
 
 _MIB = 1 << 20
 _BEFORE = ("incomplete-file", "no-such-file", "argument-not-of-this-release")
@@ -129,9 +130,9 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
         # what is to be pasted stays in one line
         command = shlex.join(diagnosis.argv)
         if len(f"predicted with: {command}") <= width:
-            yield f"predicted with: {_printable(command)}"
+            yield f"predicted with: {printable(command)}"
         else:
-            yield from ("predicted with:", f"  {_printable(command)}")
+            yield from ("predicted with:", f"  {printable(command)}")
     for note in diagnosis.notes:
         yield from _wrapped(note, width, "- ")
 
@@ -172,13 +173,9 @@ def _mib(size: int) -> str:
     return f"{(size + _MIB // 2) // _MIB:,}"
 
 
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
 def _wrapped(text: str, width: int, mark: str = "") -> list[str]:
     return textwrap.wrap(
-        _printable(text),
+        printable(text),
         width,
         initial_indent=mark,
         subsequent_indent=" " * max(len(mark), 2),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from memplan.errors import FlagError, shown
+from memplan.llama.flag_table import SECRET
 from memplan.llama.flags import arity, read_flags
 from memplan.notes import context_note
 
@@ -51,7 +52,7 @@ def merged(fixed: Sequence[str], args: Sequence[str]) -> list[Pair]:
     servers: tuple[str, ...] = ()
     for spelled, value in read_flags([*fixed, *args]):
         flag = _SHORT.get(spelled, spelled)
-        if flag in _MODEL:
+        if flag in _MODEL or flag in SECRET:
             continue
         if flag == "--rpc":
             servers += (value,)
@@ -68,7 +69,7 @@ def merged(fixed: Sequence[str], args: Sequence[str]) -> list[Pair]:
 def plan_args(plan: Plan) -> str:
     """All flags in one line, quoted for a shell."""
     return (
-        " ".join(shlex.quote(word) for pair in merged(plan.fixed, plan.args) for word in pair if word is not None)
+        " ".join(_quoted(word) for pair in merged(plan.fixed, plan.args) for word in pair if word is not None)
         + "\n"
     )
 
@@ -79,8 +80,8 @@ def plan_script(plan: Plan, model: str | None, remark: str = "") -> str:
     ``remark``: what to say of the model.
     """
     program = f"llama-{plan.estimate.flags.app}"
-    lines = [f"{program} -m " + ('"${MODEL:?set it to the GGUF file}"' if model is None else shlex.quote(model))]
-    lines += ["  " + " ".join(shlex.quote(w) for w in pair if w is not None) for pair in merged(plan.fixed, plan.args)]
+    lines = [f"{program} -m " + ('"${MODEL:?set it to the GGUF file}"' if model is None else _quoted(model))]
+    lines += ["  " + " ".join(_quoted(w) for w in pair if w is not None) for pair in merged(plan.fixed, plan.args)]
     comments = "".join(f"# {line}\n" for line in [*summary(plan), *unchecked(plan), *filter(None, [remark])])
     return f"#!/bin/sh\n{comments}exec " + " \\\n".join(lines) + ' \\\n  "$@"\n'
 
@@ -109,9 +110,16 @@ def ini_section(plan: Plan, name: str, model: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _quoted(word: str) -> str:
+    """A word as a shell reads it. Raises FlagError for what nobody should paste, since a terminal would obey it."""
+    if not word.isprintable():
+        raise FlagError(f"{shown(word)}: has control characters or marks of direction; give what can be pasted")
+    return shlex.quote(word)
+
+
 def _ini_value(flag: str, value: str) -> str:
-    if re.search(r"[;#\r\n]", value) or value != value.strip():
-        raise FlagError(f"{flag} {shown(value)}: a preset cannot hold ;, # or line ends; use another format")
+    if re.search(r"[;#]", value) or not value.isprintable() or value != value.strip():
+        raise FlagError(f"{flag} {shown(value)}: a preset cannot hold ;, # or control characters; use another format")
     return value
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
+from memplan.errors import printable as printable
 from memplan.llama.refusals import ABORT
 from memplan.result import Estimate
 
@@ -27,6 +28,10 @@ def to_text(lines: Iterable[Text | str], colour: bool = False) -> str:
         legacy_windows=False,
     )
     for line in lines:
+        if isinstance(line, Text):
+            line.plain = printable(line.plain)  # a character for each, so styles stay where they are
+        else:
+            line = printable(line)
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     return out.getvalue()
 
@@ -111,11 +116,6 @@ def host_notes(estimates: Iterable[Estimate]) -> list[str]:
     if not most:
         return []
     return [f"not checked: the host, which needs up to {mib(most)} MiB; --host-mib says what it has"]
-
-
-def printable(text: str) -> str:
-    """``text`` without control characters: names come from files."""
-    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def card_name(description: str) -> str:

@@ -154,7 +154,7 @@ class Attempt:
     def _refill(self, found: Candidate) -> Candidate:
         """Take experts back from the host where a GPU has room for one: other layers' may leave a buffer as it is."""
         margins, homes = self.search.setting.margins, found.layout.homes()
-        hashed = self.search.question.model.hparams.hash_layer_count
+        hashed = self.search.question.model.layers_routed_by_token
         touched = {e.layer: 0 for layer in self.ledger.experts for e in layer}
         host = [e for layer in self.ledger.experts[found.layout.first :] for e in layer]
         host = [e for e in host if e.names[0] in found.layout.host]
@@ -300,7 +300,7 @@ class Attempt:
         The first layers route by token (``hash_layer_count``) and leave other holes in the compute buffer than the
         rest: copies of their experts can make it larger by the size of one.
         """
-        hashed = self.search.question.model.hparams.hash_layer_count
+        hashed = self.search.question.model.layers_routed_by_token
         first = {name for layer in self.ledger.experts[:hashed] for e in layer for name in e.names}
         if not first & found.layout.host:
             return

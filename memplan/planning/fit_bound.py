@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from memplan.llama.model_tensors import ModelTensor
+from memplan.llama.weights import ModelTensor
 from memplan.planning.ledger import Ledger
 from memplan.planning.overrides import matched
 

@@ -69,7 +69,7 @@ def _reaches_more(search: Search, ledger: Ledger, found: Candidate) -> bool:
 
 def _may_be_lucky(search: Search, ledger: Ledger, found: Candidate) -> bool:
     """Whether a shared expert on the host beside experts of the first layers makes the first compute buffer smaller."""
-    hashed = ledger.experts[: search.question.model.hparams.hash_layer_count]
+    hashed = ledger.experts[: search.question.model.layers_routed_by_token]
     layers = sorted({e.layer for layer in hashed for e in layer if e.names[0] in found.layout.host})
     if found.layout.no_op_offload or "-ot" not in found.args:
         return False

@@ -15,11 +15,11 @@ from memplan.estimator import Question
 from memplan.ggml.backend import BufferType
 from memplan.ggml.tensor import new_tensor
 from memplan.llama.context import ContextParams
-from memplan.llama.kv_cache import Memory, create_memory
-from memplan.llama.model_tensors import INPUT, OUTPUT, ModelTensor
+from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.patterns import matches
 from memplan.llama.placement import Placement, place, place_layers, split_points, too_many_devices
 from memplan.llama.refusals import Refusal
+from memplan.llama.weights import INPUT, OUTPUT, ModelTensor
 
 _EXPERTS = re.compile(r"blk\.[0-9]+\.ffn_([a-z_]+)_exps\.")
 
@@ -108,7 +108,7 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
     tensors = model.tensors.tensors
     all_names = tuple(t.name for t in tensors)
     matched = {i: rule for i, rule in matches(rules, all_names)} if rules else {}
-    share = hp.n_expert_used / hp.n_expert if hp.n_expert else 1.0
+    share = max(hp.n_expert_used) / hp.n_expert if hp.n_expert else 1.0
 
     n_items = hp.n_layer_all + 1
     dense, read = [0] * n_items, [0] * n_items
@@ -125,7 +125,7 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
             nbytes = t.nbytes * share if expert else t.nbytes
             if t.layer != INPUT:
                 pinned_read[where] = pinned_read.get(where, 0) + int(nbytes)
-        elif placement.tensors[t.name] is own and t.layer != INPUT:
+        elif placement.tensors[t.role] is own and t.layer != INPUT:
             item = n_items - 1 if t.layer == OUTPUT else t.layer
             if expert:
                 units.setdefault((item, expert[1]), []).append((t.name, _size(t, own), t.nbytes))
@@ -172,14 +172,9 @@ def _caches(question: Question, placement: Placement) -> list[int]:
     sizes = [0] * hp.n_layer_all
     if not flags.offload_kqv:
         return sizes
-    memory: Memory = create_memory(hp, flags, ContextParams.of(flags, hp), placement)
-    for cache in (memory.raw, memory.csa, memory.hca, memory.lid):
-        for il, t in cache.k.items():
-            sizes[il] += _padded(t.buft, t.buft.alloc_size(new_tensor(t.type, *t.ne)))
-    for state in (memory.csa_state, memory.hca_state, memory.lid_state):
-        for tensors in (state.kv, state.score):
-            for il, t in tensors.items():
-                sizes[il] += _padded(t.buft, t.buft.alloc_size(new_tensor(t.type, *t.ne)))
+    build = CacheBuilder(hp, flags, ContextParams.of(flags, hp), placement)
+    for t in question.model.arch.memory(hp, build, question.release).tensors:
+        sizes[t.layer] += t.nbytes
     return sizes
 
 

@@ -17,7 +17,8 @@ from memplan.gguf.header import Header
 from memplan.halving import last_before
 from memplan.llama.flag_table import NUMBER
 from memplan.llama.flags import parse_flags, same_setting
-from memplan.llama.hparams import load_hparams
+from memplan.models.registry import load_hparams
+from memplan.releases import LATEST
 from memplan.result import Estimate
 from memplan.sweeping.axes import MAX_VALUES, Axis, Value, axis_flags, make_axis, parse_axis
 from memplan.sweeping.sweep import Subject, Sweeper
@@ -140,7 +141,7 @@ def candidates(sweeper: Sweeper, name: str, option: str = "--max") -> tuple[Axis
 
 def _all_that_make_sense(subject: Subject, flag: str) -> range:
     """The values of a setting; none where there is no telling."""
-    hp = load_hparams(subject.header)
+    hp = load_hparams(subject.header, (), LATEST)
     if flag in same_setting("-c"):
         top = max(CONTEXT_STEP, hp.n_ctx_train)
         return range(CONTEXT_STEP, top + 1, max(CONTEXT_STEP, -(-top // MAX_VALUES // CONTEXT_STEP) * CONTEXT_STEP))

@@ -12,15 +12,19 @@ from memplan.backends.buffers import CPU_REPACK, CUDA_HOST
 from memplan.backends.cpu import CpuBackend
 from memplan.backends.cuda import CudaBackend
 from memplan.backends.devices import Gpu
+from memplan.estimator import load_model
 from memplan.llama.checks import check_context
 from memplan.llama.context import ContextParams
-from memplan.llama.flags import parse_flags
-from memplan.llama.hparams import HParams, load_hparams
-from memplan.llama.kv_cache import Memory, create_memory
-from memplan.llama.model_tensors import ModelTensors, load_tensors
+from memplan.llama.flags import Flags, parse_flags
+from memplan.llama.memory.base import Memory
+from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.placement import Device, Machine, Placement, place, too_many_devices
 from memplan.llama.refusals import Refusal
+from memplan.llama.weights import ModelTensors
 from memplan.models.builtin import builtin_header
+from memplan.models.deepseek4 import ARCHITECTURE
+from memplan.models.deepseek4.hparams import DeepSeek4HParams
+from memplan.models.deepseek4.memory import DeepSeek4Memory
 from memplan.releases import V0_4_0, V0_5_0
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
@@ -35,12 +39,19 @@ def cases(name: str) -> list[Case]:
 
 
 @cache
-def model(name: str) -> tuple[HParams, ModelTensors]:
+def model(name: str) -> tuple[DeepSeek4HParams, ModelTensors]:
     """A golden model by its name there: flash-antirez-q2, pro-mxfp4, ..."""
     size, _, recipe = name.partition("-")
     header = builtin_header(f"deepseek-v4-{size}:{recipe}")
-    hp = load_hparams(header)
-    return hp, load_tensors(header, hp)
+    loaded = load_model(header, Flags(), V0_5_0)
+    assert isinstance(loaded.hparams, DeepSeek4HParams)
+    return loaded.hparams, loaded.tensors
+
+
+def memory(hp: DeepSeek4HParams, flags: Flags, placement: Placement) -> DeepSeek4Memory:
+    """The caches and states of a context, as v0.5.0 makes them."""
+    build = CacheBuilder(hp, flags, ContextParams.of(flags, hp), placement)
+    return ARCHITECTURE.memory(hp, build, V0_5_0)
 
 
 def machine(*gpus: Gpu, release: str = "v0.5.0", deny: tuple[str, ...] = ()) -> Machine:
@@ -72,8 +83,8 @@ def replay(case: Case) -> Refusal | tuple[Placement, ContextParams, Memory]:
     placement = place(tensors.tensors, hp.n_layer_all, flags, where)
     if isinstance(placement, Refusal):
         return placement
-    refusal = check_context(hp, flags) or too_many_devices(placement)
+    refusal = check_context(hp, flags, V0_5_0, one_cache_type=True) or too_many_devices(placement)
     if refusal:
         return refusal
     params = ContextParams.of(flags, hp)
-    return placement, params, create_memory(hp, flags, params, placement)
+    return placement, params, memory(hp, flags, placement)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from memplan.backends.buffers import CPU, CUDA_HOST
 from memplan.errors import FlagError
-from memplan.llama import kv_cache, placement
+from memplan.llama import placement
 from memplan.llama.flags import Flags
+from memplan.llama.memory import kv
 from memplan.llama.placement import (
     Machine,
     Placement,
@@ -198,5 +199,5 @@ def test_weights_are_conserved(flags: Flags, name: str) -> None:
 def test_what_a_placement_follows_is_what_it_is_remembered_by() -> None:
     read = set(re.findall(r"\bflags\.([a-z_]+)", inspect.getsource(placement)))
     assert read == set(placement.PLACING)
-    buffers_of_caches = re.findall(r"_bufts = .*", inspect.getsource(kv_cache))
+    buffers_of_caches = re.findall(r"self.bufts = .*", inspect.getsource(kv))
     assert set(re.findall(r"\bflags\.([a-z_]+)", " ".join(buffers_of_caches))) == {"offload_kqv"} <= read

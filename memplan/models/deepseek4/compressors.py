@@ -1,7 +1,7 @@
 """Compressors: blocks of keys pooled into one key each.
 
 Follows ``src/models/deepseek4.cpp`` (``build_hca_compressed_kv_from_state``,
-``build_overlap_compressed_kv_from_state``) and ``src/llama-kv-cache.cpp`` (``cpy_k``, ``get_k``), v0.5.0, and for
+``build_overlap_compressed_kv_from_state``), v0.5.0, and for
 older forms b9842.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
-from memplan.llama.hparams import CSA_RATIO, HCA_RATIO
+from memplan.models.deepseek4.hparams import CSA_RATIO, HCA_RATIO
 from memplan.models.deepseek4.states import States
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class Compressors(States):
         comp = ops.sum_rows(ops.mul(values, ops.soft_max(scores)))
         comp = self.cb(ops.cont(ops.permute(comp, 1, 0, 2, 3)), name, il)
         comp = self.cb(self.norm(comp, norm, il), name, il)
-        return self.cb(self.rope(comp, inp.state_write_pos, f"{name}-{il}"), name, il)
+        return self.cb(self.rope_end(comp, inp.state_write_pos, f"{name}-{il}"), name, il)
 
     def compress_hca(self, kv_state: Tensor, score_state: Tensor, norm: Tensor, il: int) -> Tensor:
         """``build_hca_compressed_kv_from_state``."""
-        inp, name, n = self.hca, "hca_state_compress", self.hp.n_embd_head_k
+        inp, name, n = self.hca, "hca_state_compress", self.hp.n_embd_head_k()
         n_blocks = inp.state_write_pos.ne[0]
         kv = ops.reshape(ops.get_rows(kv_state, inp.state_read_idxs), n, HCA_RATIO, n_blocks)
         score = ops.reshape(ops.get_rows(score_state, inp.state_read_idxs), n, HCA_RATIO, n_blocks)
@@ -107,7 +107,7 @@ class Compressors(States):
         """A CSA layer's two compressors: the attention's and the indexer's."""
         hp = self.hp
         for which, prefix, inp, n in (
-            ("csa", "attn", self.csa, hp.n_embd_head_k),
+            ("csa", "attn", self.csa, hp.n_embd_head_k()),
             ("lid", "indexer", self.lid, hp.indexer_head_size),
         ):
             new = self.new_state(which, prefix, inp, cur, il)
@@ -126,19 +126,3 @@ class Compressors(States):
         comp = self.compress_hca(kv, score, self.w(il, "attn_compressor_norm"), il)
         comp = self.write_compressed("hca", self.hca, comp, il)
         self.persist("hca", self.hca, carried, new, comp, il)
-
-    def cpy_k(self, cache: str, k_cur: Tensor, k_idxs: Tensor, il: int) -> Tensor:
-        """Rows written into a cache (``llama_kv_cache::cpy_k``)."""
-        k = self.leaf(cache, il)
-        n = k_cur.ne[0] * k_cur.ne[1]
-        k_cur = ops.view_2d(k_cur, n, k_cur.ne[2], k_cur.nb[2], 0)
-        if k.ne[2] > 1:
-            k = ops.reshape(k, n, k.ne[1] * k.ne[2])
-        return ops.set_rows(k, k_cur, k_idxs)
-
-    def get_k(self, cache: str, n_embd_head: int, il: int) -> Tensor:
-        """A cache as attention reads it: (head size, 1, cells, streams) (``llama_kv_cache::get_k``)."""
-        k = self.leaf(cache, il)
-        row, size = k.type.row_size, k.ne[1]
-        ne = (n_embd_head, 1, size, k.ne[2])
-        return ops.view(k, ne, (k.type.type_size, row(n_embd_head), row(k.ne[0]), row(k.ne[0] * size)))

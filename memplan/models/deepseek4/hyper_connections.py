@@ -27,7 +27,7 @@ class HyperConnections(Pieces):
     def hc_sum(self, x: Tensor, weights: Tensor, il: int) -> Tensor:
         """The streams summed with weights (``build_hc_pre``, first form)."""
         n_embd, hc, n, _ = x.ne
-        if self.fused.hc_pre and il >= 0:
+        if "DSV4_HC_PRE" in self.fused and il >= 0:
             res = ops.dsv4_hc_pre(x, weights)
             self.fused_nodes.append(("DSV4_HC_PRE", res, il))
             return res
@@ -69,7 +69,7 @@ class HyperConnections(Pieces):
         pre = self.cb(ops.scale(ops.unary(pre, "SIGMOID")), "hc_pre", il)
         post = self.hc_affine(columns(hc, hc), ops.view_1d(scale, 1, 4), ops.view_1d(base, hc, 4 * hc))
         post = self.cb(ops.scale(ops.unary(post, "SIGMOID")), "hc_post", il)
-        if self.fused.hc_comb:
+        if "DSV4_HC_COMB" in self.fused:
             comb = ops.dsv4_hc_comb(mixes, scale, base, hc)
             self.fused_nodes.append(("DSV4_HC_COMB", comb, il))
         else:
@@ -82,7 +82,7 @@ class HyperConnections(Pieces):
 
     def hc_post(self, x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, il: int) -> Tensor:
         """The block's output spread over the streams again (``build_hc_post``)."""
-        if self.fused.hc_post:
+        if "DSV4_HC_POST" in self.fused:
             res = ops.dsv4_hc_post(x, residual, post, comb)
             self.fused_nodes.append(("DSV4_HC_POST", res, il))
             return res

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class LightningIndexer(Compressors):
     """Scores of compressed keys, and the mask that leaves only the best."""
 
-    inp_pos: Tensor
     masks: MaskTypes
 
     def lid_top_k(self, qr: Tensor, cur: Tensor, il: int) -> Tensor:
@@ -29,26 +28,26 @@ class LightningIndexer(Compressors):
         n = cur.ne[1]
         q = ops.reshape(ops.mul_mat(self.w(il, "indexer.attn_q_b"), qr), head, n_head, n)
         q = self.cb(q, "lid_q", il)
-        q = self.rope(q, self.inp_pos, f"lid_q_pe-{il}")
+        q = self.rope_end(q, self.inp_pos, f"lid_q_pe-{il}")
         if self.release.rope_at_offset:
             self.cb(q, "lid_q_rope", il)
         assert inp.k_rot is not None  # k_rot() always gives the indexer one
         q = self.cb(self.hadamard(q, inp.k_rot), "lid_q_rot", il)
         weights = self.cb(ops.scale(ops.mul_mat(self.w(il, "indexer.proj"), cur)), "lid_weights", il)
-        k = self.get_k("cache_k@lid", head, il)
+        k = self.get_k("cache_k@lid", head, 1, il)
         k = self.cb(ops.view(k, (k.ne[0], k.ne[1], inp.kq_mask.ne[0], k.ne[3]), k.nb), "lid_k", il)
         s = k.ne[3]
         qne, qnb = q.ne, q.nb
         q = ops.view(q, (qne[0], qne[1], qne[2] // s, s), (qnb[0], qnb[1], qnb[2], qnb[3] // s))
         wne, wnb = weights.ne, weights.nb
         weights = ops.view(weights, (wne[0], wne[1] // s, wne[2], s), (wnb[0], wnb[1], wnb[2] // s, wnb[3] // s))
-        if not self.fused.lid:
+        if "LIGHTNING_INDEXER" not in self.fused:
             score = self.unfused_scores(q, k, weights, il)
         elif self.release.indexer is Indexer.MASK_AFTER:
             score = self.cb(ops.lightning_indexer_unmasked(q, k, weights), "lid_score", il)
         else:
             score = ops.lightning_indexer(q, k, weights, inp.kq_mask)
-        if self.fused.lid:
+        if "LIGHTNING_INDEXER" in self.fused:
             self.fused_nodes.append(("LIGHTNING_INDEXER", score, il))
         if score.src[-1] is not inp.kq_mask:
             score = ops.add(score, inp.kq_mask)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.gguf.types import F16, F32, I32, I64, GGMLType
-from memplan.llama.hparams import CSA_RATIO
+from memplan.models.deepseek4.hparams import CSA_RATIO
 from memplan.releases import Indexer, Release
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.context import Batch, Fused
-    from memplan.llama.kv_cache import CompState, KVCache, Memory
+    from memplan.llama.memory.kv import KVCache
+    from memplan.models.deepseek4.memory import CompState, DeepSeek4Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,13 @@ class MaskTypes:
     indexer: GGMLType
 
 
-def mask_types(release: Release, fused: Fused, memory: Memory) -> MaskTypes:
+def mask_types(release: Release, fused: Fused, memory: DeepSeek4Memory) -> MaskTypes:
     """The masks of one graph (``dsv4_build_raw_kq_mask``, ``dsv4_build_comp_inputs``)."""
     if release.masks_follow_attention:
-        both = F16 if fused.flash_attn else F32
-        masked = fused.lid and release.indexer is Indexer.FUSED
-        return MaskTypes(fused.flash_attn, both, both, F16 if masked else F32)
-    flash = fused.flash_attn and not (memory.kv_unified and memory.raw.n_stream > 1)
+        both = F16 if "FLASH_ATTN" in fused else F32
+        masked = "LIGHTNING_INDEXER" in fused and release.indexer is Indexer.FUSED
+        return MaskTypes("FLASH_ATTN" in fused, both, both, F16 if masked else F32)
+    flash = "FLASH_ATTN" in fused and not (memory.kv_unified and memory.keys("raw").n_stream > 1)
     return MaskTypes(flash, F16 if flash else F32, F32, F32)
 
 
@@ -98,10 +99,5 @@ class Inputs:
 
 
 def k_rot(cache: KVCache) -> Tensor | None:
-    """The matrix that turns a cache's keys, as large as the head allows (``llama_kv_cache::build_input_k_rot``)."""
-    if not cache.attn_rot_k:
-        return None
-    n = 64
-    while cache.head_size and cache.head_size % (2 * n) == 0:
-        n *= 2
-    return ops.new_input(F32, n, n, name="attn_inp_k_rot")
+    """The matrix that turns a cache's keys, if they are turned (``llama_kv_cache::build_input_k_rot``)."""
+    return ops.new_input(F32, cache.k_rot, cache.k_rot, name="attn_inp_k_rot") if cache.k_rot else None

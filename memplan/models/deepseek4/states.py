@@ -46,7 +46,7 @@ class States(Pieces):
         """The state's current rows, snapshots left out, with the batch's new ones behind them."""
         if not self.release.compressor_snapshots:
             return ops.concat(carried, new, 1)
-        state = self.memory.hca_state if which == "hca" else self.memory.csa_state
+        state = self.memory.state("hca") if which == "hca" else self.memory.state("csa")
         n_rows = state.state_size * state.n_stream
         return ops.concat(ops.view_2d(carried, carried.ne[0], n_rows, carried.nb[1], 0), new, 1)
 

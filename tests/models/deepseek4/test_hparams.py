@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from memplan.errors import BadHyperParameter, MemplanError, MissingKey, UnsupportedArchitecture
 from memplan.gguf.header import Header, SkippedArray, Value
-from memplan.llama.hparams import load_hparams
+from memplan.models import registry
 from memplan.models.builtin import builtin_header
+from memplan.models.deepseek4.hparams import DeepSeek4HParams
+from memplan.releases import V0_5_0
 
 FLASH = builtin_header("deepseek-v4-flash")
 A = "deepseek4."
@@ -39,6 +42,12 @@ REQUIRED = (
 )
 
 
+def load_hparams(header: Header, kv_overrides: Sequence[tuple[str, int | float | bool | str]] = ()) -> DeepSeek4HParams:
+    hp = registry.load_hparams(header, kv_overrides, V0_5_0)
+    assert isinstance(hp, DeepSeek4HParams)
+    return hp
+
+
 def changed(**values: Value | None) -> Header:
     """Flash's header with keys replaced (dots written as double underscores), or left out when None."""
     metadata, types = dict(FLASH.metadata), dict(FLASH.value_types)
@@ -59,7 +68,7 @@ def with_key(key: str, value: Value | None) -> Header:
 def test_flash() -> None:
     hp = load_hparams(FLASH)
     assert (hp.n_layer, hp.n_layer_all, hp.n_layer_nextn) == (43, 43, 0)
-    assert (hp.n_embd, hp.n_head, hp.n_head_kv, hp.n_embd_head_k, hp.n_rot) == (4096, 64, 1, 512, 64)
+    assert (hp.n_embd, hp.n_head[0], hp.n_head_kv[0], hp.n_embd_head_k(), hp.n_rot()) == (4096, 64, 1, 512, 64)
     assert hp.compress_ratios[:5] == (0, 0, 4, 128, 4)
     assert len(hp.compress_ratios) == 43
     assert (hp.n_vocab, hp.n_ctx_train, hp.n_embd_out) == (129280, 1048576, 4 * 4096)
@@ -96,8 +105,8 @@ def test_a_required_key_that_is_missing_is_named(key: str) -> None:
         ("attention.head_count", 0, "must not be zero"),
         ("attention.head_count", (64,) * 42, "expected 43 elements"),
         ("attention.head_count", (64,) * 42 + (32,), "differ from block to block"),
-        ("expert_count", 0, "expert_count is 0"),
-        ("expert_count", 1025, "1 to 1024"),
+        ("expert_count", 0, "there are no experts"),
+        ("expert_count", 1025, "at most 1024"),
         ("expert_used_count", 0, "0 of 256"),
         ("expert_group_count", 256, "expert_group_count"),
         ("expert_group_count", 3, "do not divide"),
@@ -179,4 +188,4 @@ def test_overrides_replace_scalars_of_the_right_type_and_the_first_one_holds() -
     assert swa((key, True)) == 128
     # an array cannot be overridden, and a key that is looked up as one must be in the file
     assert load_hparams(FLASH, [(A + "swiglu_clamp_exp", 1.0)]).swiglu_clamp_exp == (10.0,) * 43
-    assert load_hparams(FLASH, [(A + "attention.head_count", 32)]).n_head == 32
+    assert load_hparams(FLASH, [(A + "attention.head_count", 32)]).n_head[0] == 32

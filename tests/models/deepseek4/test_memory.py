@@ -14,19 +14,21 @@ from memplan.llama.allocation import buffer_bytes, buffer_chunks
 from memplan.llama.checks import check_context, flash_attn, output_buffer
 from memplan.llama.context import ContextParams
 from memplan.llama.flags import Flags
-from memplan.llama.kv_cache import Memory, compressed_size, create_memory
 from memplan.llama.placement import Placement, place
 from memplan.llama.refusals import Refusal
+from memplan.models.deepseek4.memory import DeepSeek4Memory, compressed_size
+from memplan.releases import V0_5_0
+from tests.llama import golden
 from tests.llama.golden import card, machine, model
 
 TWO = machine(card(24268), card(24268))
 
 
-def memory(flags: Flags, name: str = "flash-antirez-q2") -> tuple[Placement, Memory]:
+def memory(flags: Flags, name: str = "flash-antirez-q2") -> tuple[Placement, DeepSeek4Memory]:
     hp, tensors = model(name)
     placement = place(tensors.tensors, hp.n_layer_all, flags, TWO)
     assert not isinstance(placement, Refusal)
-    return placement, create_memory(hp, flags, ContextParams.of(flags, hp), placement)
+    return placement, golden.memory(hp, flags, placement)
 
 
 @settings(deadline=None, max_examples=50)
@@ -72,8 +74,8 @@ def test_shapes_and_names() -> None:
 
 def test_each_layers_caches_lie_on_its_device_or_on_the_host() -> None:
     placement, found = memory(Flags(n_ctx=4096, n_parallel=1, n_gpu_layers=30))
-    assert all(t.buft is placement.layers[il].buft for il, t in found.raw.k.items())
-    assert all(t.buft is placement.layers[il].buft for il, t in found.lid_state.score.items())
+    assert all(t.buft is placement.layers[t.layer].buft for t in found.keys("raw").tensors)
+    assert all(t.buft is placement.layers[t.layer].buft for t in found.state("lid").tensors)
     assert set(found.context) == {"CPU", "CUDA0", "CUDA1"}
     _, host = memory(Flags(n_ctx=4096, n_parallel=1, offload_kqv=False))
     assert set(host.context) == {"CPU"}
@@ -82,16 +84,16 @@ def test_each_layers_caches_lie_on_its_device_or_on_the_host() -> None:
 def test_the_raw_cache_serves_mtp_blocks_and_the_others_do_not() -> None:
     _, plain = memory(Flags(n_ctx=4096))
     _, mtp = memory(Flags(n_ctx=4096), "flash-mtp-q2")
-    assert len(mtp.raw.k) == len(plain.raw.k) + 1
-    assert len(mtp.csa.k) == len(plain.csa.k)
-    assert mtp.csa_state == plain.csa_state or len(mtp.csa_state.kv) == len(plain.csa_state.kv)
+    assert len(mtp.keys("raw").tensors) == len(plain.keys("raw").tensors) + 1
+    assert len(mtp.keys("csa").tensors) == len(plain.keys("csa").tensors)
+    assert len(mtp.state("csa").tensors) == len(plain.state("csa").tensors)
 
 
 def test_indexer_keys_are_always_rotated_and_others_when_quantised() -> None:
     _, plain = memory(Flags(n_ctx=4096))
     _, quantised = memory(Flags(n_ctx=4096, type_k="q8_0", type_v="q8_0"))
-    assert (plain.raw.attn_rot_k, plain.csa.attn_rot_k, plain.lid.attn_rot_k) == (False, False, True)
-    assert (quantised.raw.attn_rot_k, quantised.hca.attn_rot_k, quantised.lid.attn_rot_k) == (True, True, True)
+    assert [plain.keys(name).k_rot for name in ("raw", "csa", "lid")] == [0, 0, 128]
+    assert [quantised.keys(name).k_rot for name in ("raw", "hca", "lid")] == [512, 512, 128]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_indexer_keys_are_always_rotated_and_others_when_quantised() -> None:
     ],
 )
 def test_contexts_that_are_refused(flags: Flags, kind: str | None, said: str) -> None:
-    refusal = check_context(model("flash-antirez-q2")[0], flags)
+    refusal = check_context(model("flash-antirez-q2")[0], flags, V0_5_0, one_cache_type=True)
     assert (refusal.kind if refusal else None) == kind
     if refusal:
         assert said in refusal.said
@@ -118,7 +120,7 @@ def test_contexts_that_are_refused(flags: Flags, kind: str | None, said: str) ->
 
 
 def test_a_block_that_does_not_divide_the_head() -> None:
-    hp = replace(model("flash-antirez-q2")[0], n_embd_head_k=48)
+    hp = replace(model("flash-antirez-q2")[0], n_embd_head_k_swa=48)
     refusal = check_context(hp, Flags(type_k="q8_0", type_v="q8_0"))
     assert refusal is not None
     assert refusal.said == "K cache type q8_0 with block size 32 does not divide n_embd_head_k=48"

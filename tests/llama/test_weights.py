@@ -7,16 +7,26 @@ import pytest
 from memplan.errors import BadTensorShape, MissingTensor
 from memplan.gguf.header import Header, TensorInfo
 from memplan.gguf.types import BY_NAME, F32
-from memplan.llama.hparams import load_hparams
-from memplan.llama.model_tensors import INPUT, OUTPUT, ModelTensors, load_tensors
+from memplan.llama.weights import INPUT, OUTPUT, ModelTensors, load_tensors
 from memplan.models.builtin import builtin_header
+from memplan.models.deepseek4.hparams import DeepSeek4HParams
+from memplan.models.deepseek4.tensors import wanted
+from memplan.models.registry import load_hparams
+from memplan.releases import V0_5_0
 
 FLASH = builtin_header("deepseek-v4-flash")
 MTP = builtin_header("deepseek-v4-flash:mtp-q2")
 
 
 def load(header: Header, load_mtp: bool = False) -> ModelTensors:
-    return load_tensors(header, load_hparams(header), load_mtp)
+    hp = hparams(header)
+    return load_tensors(header, hp, wanted(hp, load_mtp, V0_5_0))
+
+
+def hparams(header: Header) -> DeepSeek4HParams:
+    hp = load_hparams(header, (), V0_5_0)
+    assert isinstance(hp, DeepSeek4HParams)
+    return hp
 
 
 def with_tensor(header: Header, name: str, shape: tuple[int, ...] | None, type: str = "f32") -> Header:
@@ -32,12 +42,12 @@ def test_every_tensor_of_a_file_is_loaded() -> None:
     found = load(FLASH)
     assert found.refusal is None
     assert found.skipped == ()
-    assert set(found.by_name()) == set(FLASH.tensors)
+    assert set(found.by_role()) == set(FLASH.tensors)
     assert sum(t.nbytes for t in found.tensors) == sum(t.nbytes for t in FLASH.tensors.values())
 
 
 def test_layers_and_ops() -> None:
-    by_name = load(FLASH).by_name()
+    by_name = load(FLASH).by_role()
     assert (by_name["token_embd.weight"].layer, by_name["token_embd.weight"].op) == (INPUT, "GET_ROWS")
     assert by_name["output_hc_fn.weight"].layer == OUTPUT
     assert (by_name["blk.7.ffn_up_exps.weight"].layer, by_name["blk.7.ffn_up_exps.weight"].op) == (7, "MUL_MAT_ID")
@@ -46,7 +56,7 @@ def test_layers_and_ops() -> None:
 
 def test_the_first_output_projection_is_reshaped() -> None:
     assert FLASH.tensors["blk.0.attn_output_a.weight"].shape == (4096, 8192)
-    assert load(FLASH).by_name()["blk.0.attn_output_a.weight"].ne == (4096, 1024, 8, 1)
+    assert load(FLASH).by_role()["blk.0.attn_output_a.weight"].ne == (4096, 1024, 8, 1)
 
 
 def test_mtp_blocks_are_skipped_unless_asked_for() -> None:
@@ -87,11 +97,11 @@ def test_trailing_ones_do_not_matter() -> None:
 
 
 def test_a_reshaped_row_must_be_whole_blocks() -> None:
-    hp = replace(load_hparams(FLASH), o_group_count=64)  # rows of 512, not of 4096
+    hp = replace(hparams(FLASH), o_group_count=64)  # rows of 512, not of 4096
     name = "blk.0.attn_output_a.weight"
     header = with_tensor(FLASH, name, (4096, 8192), "q8_0")
     with pytest.raises(BadTensorShape, match="attn_output"):
-        load_tensors(header, hp)
+        load_tensors(header, hp, wanted(hp, False, V0_5_0))
 
 
 def test_a_tensor_that_nobody_asks_for_is_refused_as_llama_cpp_does() -> None:
@@ -108,7 +118,7 @@ def test_optional_tensors() -> None:
     header = with_tensor(header, "blk.5.ffn_up_shexp.input_scale", (1,))
     found = load(header)
     assert found.refusal is None
-    assert found.by_name()["blk.5.ffn_down_exps.scale"].type is F32
+    assert found.by_role()["blk.5.ffn_down_exps.scale"].type is F32
     # scales of a block that is skipped are not asked for
     mtp = with_tensor(MTP, "blk.43.nextn.eh_proj.scale", (1,))
     assert load(mtp).refusal is not None

@@ -1,0 +1,13 @@
+"""The shared pieces of graphs (``llm_graph_context``), and ``GraphContext``, which has them all."""
+
+from __future__ import annotations
+
+from memplan.llama.graph.attention import Attention, AttnInputs
+from memplan.llama.graph.base import Crossing, GraphBase, H, Source
+from memplan.llama.graph.feed_forward import FeedForward
+
+__all__ = ["AttnInputs", "Crossing", "GraphBase", "GraphContext", "Source"]
+
+
+class GraphContext(Attention[H], FeedForward[H]):
+    """What an architecture's graph is built with; see ``memplan.models.base`` for what it adds."""

@@ -1,0 +1,170 @@
+"""What every piece of a graph uses: names, leafs, products, norms, rotations, inputs.
+
+Follows src/llama-graph.cpp (``llm_graph_context``: ``build_norm``, ``build_lora_mm``, ``build_inp_*``), v0.5.0;
+releases from b9842 on do the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from memplan.ggml import ops
+from memplan.ggml.graph import Graph
+from memplan.ggml.tensor import Tensor
+from memplan.gguf.types import F32, I32
+from memplan.llama.hparams import HParams
+from memplan.llama.memory.kv import KVCache
+
+if TYPE_CHECKING:
+    from memplan.llama.context import Batch, Fused
+    from memplan.llama.memory.base import Memory
+    from memplan.releases import Release
+
+NORM, NEOX = 0, 2
+"""LLAMA_ROPE_TYPE_NORM: pairs of neighbours turn together. LLAMA_ROPE_TYPE_NEOX: pairs half a head apart."""
+
+Crossing = Tensor | tuple[Tensor, ...]
+"""What one stretch of a graph hands to the next."""
+
+H = TypeVar("H", bound=HParams)
+
+
+class Source(Protocol):
+    """Makes the leafs of a graph."""
+
+    def leaf(self, role: str, il: int) -> Tensor:
+        """A weight, cache or state by role (``attn_norm.weight``, ``cache_k``) and layer (-1: none)."""
+
+    def has(self, role: str, il: int) -> bool:
+        """Whether the model has it."""
+
+
+class GraphBase(Generic[H]):
+    """A graph in the making.
+
+    Attributes:
+        hp: the model.  batch: what the graph is reserved for.  fused: which ops are fused.  memory: caches and states.
+        release: whose forms the pieces have.
+        graph: the nodes and leafs.  roles: what each weight, cache and state is.
+        fused_nodes: fused op, its node and its layer, in order (``add_fused_node``).
+        pinned: nodes that llama.cpp's callback would pin to their layer's device: norms and each layer's last node.
+        on_host: nodes pinned to the CPU when the caches are not offloaded.
+    """
+
+    rope_type = NEOX
+    """How heads are turned (``llama_model_rope_type``)."""
+
+    def __init__(self, hp: H, batch: Batch, fused: Fused, memory: Memory, release: Release, source: Source) -> None:
+        self.hp = hp
+        self.batch = batch
+        self.fused = fused
+        self.memory = memory
+        self.release = release
+        self.source = source
+        self.graph = Graph()
+        self.roles: dict[Tensor, str] = {}
+        self.fused_nodes: list[tuple[str, Tensor, int]] = []
+        self.pinned: list[tuple[Tensor, int]] = []
+        self.on_host: list[Tensor] = []
+        self._leafs: dict[tuple[str, int], Tensor] = {}
+
+    @staticmethod
+    def cb(t: Tensor, name: str, il: int) -> Tensor:
+        """Name ``t`` as llama.cpp's callback does."""
+        t.name = f"{name}-{il}" if il >= 0 else name
+        return t
+
+    def leaf(self, role: str, il: int = -1) -> Tensor:
+        """The one leaf of this graph for a weight, cache or state."""
+        t = self._leafs.get((role, il))
+        if t is None:
+            t = self._leafs[role, il] = self.source.leaf(role, il)
+            self.roles[t] = role
+        return t
+
+    def maybe(self, role: str, il: int = -1) -> Tensor | None:
+        """The same, or None where the model has none."""
+        return self.leaf(role, il) if self.source.has(role, il) else None
+
+    def w(self, il: int, name: str) -> Tensor:
+        """A layer's weight."""
+        return self.leaf(f"{name}.weight", il)
+
+    def mm(self, il: int, name: str, cur: Tensor) -> Tensor:
+        """A product with a layer's weight, scaled where the file has a scale (``build_lora_mm``)."""
+        res = ops.mul_mat(self.w(il, name), cur)
+        scale = self.maybe(f"{name}.scale", il)
+        return res if scale is None else ops.mul(res, scale)
+
+    def mm_id(self, il: int, name: str, cur: Tensor, ids: Tensor) -> Tensor:
+        """A product with the chosen experts (``build_lora_mm_id``)."""
+        res = ops.mul_mat_id(self.w(il, name), cur, ids)
+        scale = self.maybe(f"{name}.scale", il)
+        if scale is None:
+            return res
+        n_expert = scale.ne[0]
+        s = ops.repeat_4d(ops.reshape(scale, 1, n_expert, 1), (1, n_expert, cur.ne[2], 1))
+        return ops.mul(res, ops.get_rows(s, ids))
+
+    def biased(self, cur: Tensor, il: int, name: str) -> Tensor:
+        """``cur`` with a layer's bias added, if there is one."""
+        bias = self.maybe(f"{name}.bias", il)
+        return cur if bias is None else ops.add(cur, bias)
+
+    def norm(self, cur: Tensor, weight: Tensor | None, il: int) -> Tensor:
+        """RMS norm, with weights or without (``build_norm``)."""
+        cur = ops.rms_norm(cur)
+        if weight is None:
+            return cur
+        self.cb(cur, "norm", il)
+        self.pinned.append((cur, il))
+        return ops.mul(cur, weight)
+
+    def clamp(self, t: Tensor) -> Tensor:
+        """``t`` held between two limits (``ggml_clamp``)."""
+        return ops.clamp_inplace(t) if self.release.clamps_inplace else ops.clamp(t)
+
+    def rope(self, cur: Tensor, pos: Tensor, il: int, freq_factors: Tensor | None = None) -> Tensor:
+        """Heads turned to their positions (``ggml_rope_ext``)."""
+        return ops.rope(cur, pos, self.hp.n_rot(il), self.rope_type, freq_factors=freq_factors)
+
+    def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
+        """Heads turned by a Hadamard matrix, row by row (``llama_mul_mat_hadamard``)."""
+        n = rot.ne[0]
+        rows = cur.nelements // n
+        res = ops.reshape(cur, n, rows) if cur.is_contiguous else ops.cont(cur, n, rows)
+        return ops.reshape(ops.mul_mat(rot, res), *cur.ne)
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def build_inp_embd(self) -> Tensor:
+        """Token embeddings (``build_inp_embd``)."""
+        n = self.batch.n_tokens
+        self.inp_tokens = ops.new_input(I32, n, name="inp_tokens")
+        embd = ops.new_input(F32, self.hp.n_embd, n, name="inp_embd")
+        cur = ops.get_rows(self.leaf("token_embd.weight"), self.inp_tokens)
+        # both ways in are part of the graph; the one with embeddings is not computed (ggml_build_forward_select)
+        self.graph.expand(cur)
+        self.graph.expand(embd)
+        return self.cb(cur, "embd", -1)
+
+    def build_inp_pos(self) -> Tensor:
+        """The positions of the batch's tokens (``build_inp_pos``)."""
+        return ops.new_input(I32, self.batch.n_tokens * self.hp.n_pos_per_embd, name="inp_pos")
+
+    def kv_cache(self, name: str = "kv") -> KVCache:
+        """One of the memory's caches of keys and values."""
+        cache = self.memory.caches[name]
+        assert isinstance(cache, KVCache)  # what the architecture made by this name
+        return cache
+
+    def build_inp_out_ids(self) -> Tensor:
+        """Which tokens are asked for (``build_inp_out_ids``)."""
+        return ops.new_input(I32, self.batch.n_outputs, name="out_ids")
+
+    def build_output(self, cur: Tensor) -> Tensor:
+        """The last norm and the logits, which end most graphs."""
+        cur = self.cb(self.norm(cur, self.leaf("output_norm.weight"), -1), "result_norm", -1)
+        cur = self.cb(self.mm(-1, "output", cur), "result_output", -1)
+        self.graph.expand(cur)
+        return cur

@@ -1,0 +1,1 @@
+"""What contexts remember: caches of keys and values, recurrent states, each a list of tensors."""

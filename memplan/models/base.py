@@ -1,0 +1,318 @@
+"""What an architecture is: a file that says which hyper-parameters, weights, memory and graph its models have.
+
+As in llama.cpp an architecture answers ``load_arch_hparams``, ``load_arch_tensors``, its case of ``create_memory`` and
+``build_arch_graph``. docs/new-architecture.md goes through one from the first key to exact answers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol
+
+from memplan.ggml.parts import Part, PartBuilder
+from memplan.ggml.quick import GraphParts
+from memplan.ggml.quick_cases import Buffers
+from memplan.ggml.tensor import Tensor, new_tensor
+from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, Batch, Fused, Paths, Probe
+from memplan.llama.graph import Crossing, GraphContext
+from memplan.llama.graph.base import H
+from memplan.llama.memory.kv import CacheBuilder, kv_memory
+
+if TYPE_CHECKING:
+    from memplan.ggml.backend import Buffer, BufferType
+    from memplan.gguf.header import TensorInfo
+    from memplan.llama.flags import Flags
+    from memplan.llama.keys import Keys
+    from memplan.llama.memory.base import Memory
+    from memplan.llama.refusals import Refusal
+    from memplan.llama.weights import ModelTensor, ModelTensors, Wanted
+    from memplan.releases import Release
+
+Cuts = Generator[Crossing, Any, Crossing]
+"""A layer that cuts itself: ``h = yield h`` hands on what crosses the cut, and goes on with what comes back."""
+
+
+class ModelGraph(GraphContext[H]):
+    """A graph that is made of a head, layers and a tail, so that like layers need be built only once."""
+
+    def head(self) -> Crossing:
+        """Inputs and embeddings: what the first layer reads."""
+        raise NotImplementedError
+
+    def layer(self, il: int, *given: Tensor) -> Crossing | Cuts:
+        """One layer, from what crossed over to it to what it hands on; a generator may cut it further."""
+        raise NotImplementedError
+
+    def tail(self, *given: Tensor) -> Tensor:
+        """From the last layer to the logits; by default the last norm and one product."""
+        return self.build_output(*given)
+
+    def is_last(self, il: int) -> bool:
+        """Whether ``il`` is the last layer that runs, after which only the tokens that are asked for are needed."""
+        return il == self.hp.n_layer - 1
+
+    def build(self) -> None:
+        """The whole graph (``build_arch_graph``)."""
+        given = _many(self.head())
+        for il in range(self.hp.n_layer):
+            given = _many(_through(self.layer(il, *given)))
+        self.tail(*given)
+
+
+def _many(crossing: Any) -> tuple[Tensor, ...]:
+    return crossing if isinstance(crossing, tuple) else (crossing,)
+
+
+def _through(step: Crossing | Cuts) -> Crossing:
+    """What a layer hands on, cut or not."""
+    if not isinstance(step, Generator):
+        return step
+    crossing = next(step)
+    try:
+        while True:
+            crossing = step.send(crossing)
+    except StopIteration as stop:
+        result: Crossing = stop.value
+        return result
+
+
+class Architecture(ABC, Generic[H]):
+    """One architecture. ``name``: as ``general.architecture`` has it.  ``graph``: what builds its graph."""
+
+    name: str
+    graph: type[ModelGraph[H]]
+    paths: tuple[str, ...] = ()
+    """Parts that can be fused or not, by the names that ``--path`` takes."""
+
+    @abstractmethod
+    def load_hparams(self, k: Keys, release: Release) -> H:
+        """The hyper-parameters (``load_arch_hparams``). Raises MissingKey and BadHyperParameter."""
+
+    @abstractmethod
+    def tensors(self, hp: H, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release) -> Iterator[Wanted]:
+        """The weights that are asked for, in order (``load_arch_tensors``); ``have``: those of the file."""
+
+    def memory(self, hp: H, build: CacheBuilder, release: Release) -> Memory:
+        """What a context remembers (``create_memory``)."""
+        return kv_memory(build)
+
+    def layer_kind(self, hp: H, il: int) -> Hashable:
+        """What tells a layer's graph from others', beside its weights, its cache and its own hyper-parameters."""
+        return ()
+
+    def fused(self, release: Release, paths: Paths) -> Fused:
+        """The ops of its own that are fused until a probe turns them off."""
+        return frozenset()
+
+    def probes(self, release: Release, paths: Paths) -> tuple[Probe, ...]:
+        """Those of them that are tried, in llama.cpp's order (``resolve_fused_ops``)."""
+        return ()
+
+    def check_paths(self, release: Release, paths: Paths) -> None:
+        """Raises FlagError when an op is to be fused that the release has not got."""
+
+    def one_cache_type(self, hp: H, release: Release) -> bool:
+        """Whether K and V caches must have one type (``llama_init_from_model``)."""
+        return False
+
+    def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
+        """Why llama.cpp dies while it builds the first graph; None if it does not."""
+        return None
+
+    def layers_routed_by_token(self, hp: H) -> int:
+        """How many of the first layers choose experts by token: their part of the compute buffer has other holes."""
+        return 0
+
+    def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
+        """Nodes that a graph has room for (``llama_context::graph_max_nodes``)."""
+        return max(1024, 8 * n_tensors)
+
+    def checkpoint(self, hp: H, memory: Memory, n_ctx_seq: int) -> int:
+        """Bytes of one context checkpoint of llama-server: what of the caches cannot be rolled back; 0 for none."""
+        return 0
+
+    def inexact(
+        self, hp: H, flags: Flags, release: Release, cuda: bool, without_ops: Sequence[str], paths: Paths
+    ) -> str:
+        """Why an answer for these settings is not exact; empty where it is."""
+        return ""
+
+
+PartBuffers = dict[tuple[tuple[str, ...], int], Buffers]
+"""Where the leafs of a part lie, by their roles and the layer that the part stands for."""
+
+
+class BufferMap(Protocol):
+    """Says where weights and caches lie; ``parts``: what was found so far, the same for all graphs of a placement."""
+
+    parts: PartBuffers
+
+    def weight(self, role: str) -> Buffer:
+        """A weight's buffer."""
+
+    def cache(self, buft: BufferType) -> Buffer:
+        """The buffer of caches and states in memory of this type."""
+
+
+KEPT_SIZES = 8
+"""Batches and contexts whose parts a model remembers."""
+
+
+class ModelGraphs(Generic[H]):
+    """What stays the same for all estimates of one model: its weights, which layers are alike, parts built."""
+
+    def __init__(self, arch: Architecture[H], hp: H, tensors: ModelTensors) -> None:
+        self.arch = arch
+        self.hp = hp
+        self.n_tensors = len({t.role for t in tensors.tensors})
+        self.weights: Mapping[str, ModelTensor] = tensors.by_role()
+        of_layer: list[list[object]] = [[hp.of_layer(il), arch.layer_kind(hp, il)] for il in range(hp.n_layer)]
+        for t in tensors.tensors:
+            if 0 <= t.layer < hp.n_layer and t.role.startswith("blk."):
+                of_layer[t.layer].append((t.role.split(".", 2)[2], t.type, t.ne))
+        numbers: dict[tuple[object, ...], int] = {}
+        self.kinds = [numbers.setdefault(tuple(kind), len(numbers)) for kind in of_layer]
+        """A number for each layer, the same for those with like weights."""
+        self._parts: dict[tuple[object, ...], tuple[list[Part], list[int], list[Tensor]]] = {}
+
+    def at(self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths) -> PlacedGraphs[H]:
+        """The model with its caches, in one placement; ``paths``: which fused ops are asked for or ruled out."""
+        return PlacedGraphs(self, memory, buffers, release, paths)
+
+    def parts(self, batch: Batch, fused: Fused, graphs: PlacedGraphs[H]) -> tuple[list[Part], list[int], list[Tensor]]:
+        """The part at each position, its layer, and the graph's inputs; like parts are the same."""
+        key = (batch, fused, graphs.memory.shape, graphs.release)
+        known = self._parts.get(key)
+        if known is None:
+            if len(self._parts) >= KEPT_SIZES:
+                del self._parts[next(iter(self._parts))]
+            known = self._parts[key] = self._build_parts(graphs.start(batch, fused), graphs.memory)
+        return known
+
+    def _build_parts(self, graph: ModelGraph[H], memory: Memory) -> tuple[list[Part], list[int], list[Tensor]]:
+        builder = PartBuilder(graph.graph, graph.roles, graph.fused_nodes, graph.pinned, graph.on_host)
+        builder.begin(())
+        given = _many(graph.head())
+        parts, layers = [builder.end(given)], [-1]
+        built: dict[Hashable, tuple[list[Part], tuple[Tensor, ...]]] = {}
+        for il in range(self.hp.n_layer):
+            shapes = tuple([(t.type, t.ne, t.nb) for t in given])
+            key = (self.kinds[il], memory.of_layer(memory_layer(memory, il)), graph.is_last(il), shapes)
+            known = built.get(key)
+            if known is None:
+                known = built[key] = _build_layer(graph, builder, il, given)
+            stretches, given = known
+            parts += stretches
+            layers += [il] * len(stretches)
+        parts.append(builder.end((graph.tail(*builder.begin(given)),)))
+        return parts, [*layers, -1], builder.inputs
+
+
+def memory_layer(memory: Memory, il: int) -> int:
+    """The layer whose cache a layer uses: its own, or another's that it shares."""
+    return next((at for cache in memory.caches.values() if (at := cache.layer(il)) != il), il)
+
+
+def _build_layer(
+    graph: ModelGraph[H], builder: PartBuilder, il: int, given: tuple[Tensor, ...]
+) -> tuple[list[Part], tuple[Tensor, ...]]:
+    """A layer's stretches, and what the last of them hands on."""
+    stretches = []
+    step = graph.layer(il, *builder.begin(given))
+    if isinstance(step, Generator):
+        crossing = next(step)
+        try:
+            while True:
+                outs = _many(crossing)
+                stretches.append(builder.end(outs))
+                given = tuple(builder.begin(outs))
+                crossing = step.send(given if isinstance(crossing, tuple) else given[0])
+        except StopIteration as stop:
+            outs = _many(stop.value)
+    else:
+        outs = _many(step)
+    stretches.append(builder.end(outs))
+    return stretches, outs
+
+
+class PlacedGraphs(Generic[H]):
+    """Builds the graphs of one model in one placement (``memplan.llama.context.Graphs``)."""
+
+    def __init__(
+        self, model: ModelGraphs[H], memory: Memory, buffers: BufferMap, release: Release, paths: Paths
+    ) -> None:
+        self.model = model
+        self.memory = memory
+        self.buffers = buffers
+        self.release = release
+        self.paths = paths
+
+    def fused(self, flash_attn: str) -> Fused:
+        """What is fused before any probe: what the release has ops for, if not ruled out."""
+        fused = self.model.arch.fused(self.release, self.paths)
+        return fused if flash_attn == "off" else fused | {FLASH_ATTN.op}
+
+    def probes(self, flash_attn: str) -> tuple[Probe, ...]:
+        """The fused ops that are tried, in llama.cpp's order."""
+        return (
+            *((FLASH_ATTN,) if flash_attn == "auto" else ()),
+            *(GATED_DELTA_NET if self.release.gated_delta_net_probe else ()),
+            *self.model.arch.probes(self.release, self.paths),
+        )
+
+    def layers_routed_by_token(self, hp: H) -> int:
+        """How many of the first layers choose experts by token: their part of the compute buffer has other holes."""
+        return 0
+
+    def max_nodes(self, n_tokens: int) -> int:
+        """Nodes that a graph has room for."""
+        return self.model.arch.max_nodes(n_tokens, self.model.n_tensors)
+
+    def start(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
+        """A graph that nothing is in yet."""
+        return self.model.arch.graph(self.model.hp, batch, fused, self.memory, self.release, self)
+
+    def whole(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
+        """Every tensor of the graph."""
+        graph = self.start(batch, fused)
+        graph.build()
+        return graph
+
+    def in_parts(self, batch: Batch, fused: Fused) -> GraphParts:
+        """The same graph, like layers built once."""
+        parts, layers, inputs = self.model.parts(batch, fused, self)
+        buffers = [self.buffers_of(part.roles, il) for part, il in zip(parts, layers, strict=True)]
+        return GraphParts(parts, buffers, inputs, layers)
+
+    def buffers_of(self, roles: tuple[str, ...], il: int) -> Buffers:
+        """Where the leafs of a part lie when it stands for layer ``il``."""
+        known = self.buffers.parts.get((roles, il))
+        if known is None:
+            known = self.buffers.parts[roles, il] = tuple([self._buffer(role, il) if role else None for role in roles])
+        return known
+
+    def has(self, role: str, il: int) -> bool:
+        """Whether the model has a weight, cache or state (``memplan.llama.graph.Source``)."""
+        return _name(role, il) in self.model.weights or self.memory.has(role, il)
+
+    def leaf(self, role: str, il: int) -> Tensor:
+        """A new leaf for a weight, cache or state, in its buffer."""
+        w = self.model.weights.get(_name(role, il))
+        if w is not None:
+            t = new_tensor(w.type, *w.ne, name=w.name)
+        else:
+            c = self.memory.tensor(role, il)
+            t = new_tensor(c.type, *c.ne, name=c.name)
+        t.buffer = self._buffer(role, il)
+        return t
+
+    def _buffer(self, role: str, il: int) -> Buffer:
+        name = _name(role, il)
+        if name in self.model.weights:
+            return self.buffers.weight(name)
+        return self.buffers.cache(self.memory.tensor(role, il).buft)
+
+
+def _name(role: str, il: int) -> str:
+    return role if il < 0 else f"blk.{il}.{role}"

@@ -1,0 +1,101 @@
+"""Qwen3 with experts: grouped-query attention with normed heads, experts chosen by softmax.
+
+Follows src/models/qwen3moe.cpp, v0.5.0; releases from b9842 on do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.ggml import ops
+from memplan.llama.hparams import HParams, common
+from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.models.base import Architecture, Cuts, ModelGraph
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
+    from memplan.llama.keys import Keys
+    from memplan.releases import Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen3MoeHParams(HParams):
+    """``n_ff_exp``: width of an expert."""
+
+    n_ff_exp: tuple[int, ...]
+    expert_weights_scale: float
+
+
+class Qwen3MoeGraph(ModelGraph[Qwen3MoeHParams]):
+    """``llama_model_qwen3moe::graph``."""
+
+    def head(self) -> Tensor:
+        """Embeddings."""
+        cur = self.build_inp_embd()
+        self.inp_pos = self.build_inp_pos()
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.inp_out_ids = self.build_inp_out_ids()
+        return cur
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """Attention, then experts."""
+        (inp,) = given
+        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
+        q, k, v = self.build_qkv(cur, il)
+        q = self.cb(self.norm(q, self.w(il, "attn_q_norm"), il), "Qcur_normed", il)
+        q = self.cb(self.rope(q, self.inp_pos, il), "Qcur", il)
+        k = self.cb(self.norm(k, self.w(il, "attn_k_norm"), il), "Kcur_normed", il)
+        k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
+        cur = self.build_attn(self.inp_attn, q, k, v, il)
+        if self.is_last(il):
+            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
+        cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
+        cur = self.build_moe_ffn(cur, il, w_scale=self.hp.expert_weights_scale)
+        return self.cb(ops.add(cur, ffn_inp), "l_out", il)
+
+
+class Qwen3Moe(Architecture[Qwen3MoeHParams]):
+    """``llama_model_qwen3moe``."""
+
+    name = "qwen3moe"
+    graph = Qwen3MoeGraph
+
+    def load_hparams(self, k: Keys, release: Release) -> Qwen3MoeHParams:
+        """``load_arch_hparams``."""
+        fields = common(k, release)
+        n_all = fields["n_layer_all"]
+        k.check(fields["n_expert"] > 0, "expert_count must not be zero")
+        used = max(1, max(fields["n_expert_used"]))
+        n_ff_exp = k.u32_a_layer("expert_feed_forward_length", n_all, 0)
+        if not any(n_ff_exp):
+            n_ff_exp = tuple(n // used for n in fields["n_ff"])
+        k.f32("attention.layer_norm_rms_epsilon")
+        return Qwen3MoeHParams(**fields, n_ff_exp=n_ff_exp, expert_weights_scale=k.f32("expert_weights_scale", 0.0))
+
+    def tensors(
+        self, hp: Qwen3MoeHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        e, n = hp.n_embd, hp.n_expert
+        yield Wanted("token_embd.weight", (e, hp.n_vocab))
+        yield Wanted("output_norm.weight", (e,))
+        yield from tied_output(have, e, hp.n_vocab)
+        for il in range(hp.n_layer):
+            p, heads, ff = f"blk.{il}.", hp.n_embd_head_k(il) * hp.n_head[il], hp.n_ff_exp[il]
+            yield Wanted(p + "attn_norm.weight", (e,))
+            yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
+            yield Wanted(p + "attn_output.weight", (heads, e))
+            yield Wanted(p + "attn_k_norm.weight", (hp.n_embd_head_k(il),))
+            yield Wanted(p + "attn_q_norm.weight", (hp.n_embd_head_k(il),))
+            yield Wanted(p + "ffn_norm.weight", (e,))
+            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+            yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
+            yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
+            yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+
+
+ARCHITECTURE = Qwen3Moe()
