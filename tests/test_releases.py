@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import fields
+from itertools import pairwise
+
 import pytest
 
 from memplan.errors import UnknownRelease
-from memplan.releases import LATEST, RELEASES, find_release
+from memplan.releases import BUILDS, FORKS, LATEST, RELEASES, Release, find_release
+from memplan.releases.other_backends import SINCE
 
 
 def test_their_own_names() -> None:
     for r in RELEASES:
+        assert r.asked
         names = {r.name, r.name.upper(), f"b{r.build}", str(r.build), f" {r.name} "}
         if r.name.startswith("v"):
             names.add(r.name[1:])
@@ -17,13 +22,40 @@ def test_their_own_names() -> None:
 def test_latest_is_the_newest_tag() -> None:
     assert find_release("latest") == (LATEST, None)
     assert LATEST is max((r for r in RELEASES if r.name.startswith("v")), key=lambda r: r.build)
-    assert list(RELEASES) == sorted(RELEASES, key=lambda r: r.build)
+
+
+def test_builds_are_in_order_and_each_has_changed_since_one_before() -> None:
+    assert list(BUILDS) == sorted(BUILDS, key=lambda r: r.build)
+    assert len({r.build for r in BUILDS}) == len(BUILDS)
+    for before, r in pairwise(BUILDS):
+        assert before.build <= r.after < r.build
+        assert r.changed
+
+
+def test_every_switch_is_turned_by_some_build() -> None:
+    names = [f.name for f in fields(Release)][5:]
+    assert not [name for name in names if len({getattr(r, name) for r in (*BUILDS, *FORKS)}) == 1]
+
+
+def test_builds_with_switches_of_other_backends_are_listed() -> None:
+    assert {build for build, _ in SINCE} <= {r.build for r in BUILDS}
 
 
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
-        ("9865", "b9842", "build 9865 is not modelled: taken as b9842, the newest"),
+        (
+            "9865",
+            "b9842",
+            "build 9865 is not modelled: taken as b9842, the newest modelled before it; it may have",
+        ),
+        ("10103", "b10103", "build 10103 was not asked: its rules were read in its source"),
+        ("10131", "b10103", "build 10131 is not modelled: taken as b10103, the newest modelled before it, whose rules"),
+        ("10150", "b10103", "whose rules were read in its source; it may have what b10159 changed"),
+        ("10236", "b10235", "taken as b10235, the newest modelled before it, whose rules were read"),
+        ("10243", "b10240", "taken as b10240"),
+        ("10250", "b10248", "taken as b10248"),
+        ("10355", "b10289", "taken as b10289"),
         ("10066", "b9988", "taken as b9988"),
         ("v0.3.0", "b10568", "v0.3.0 (build 10621) is not modelled: taken as b10568"),
         ("v0.3.2", "b10568", "v0.3.2 is not modelled: taken as b10568"),
@@ -58,3 +90,8 @@ def test_tags_of_builds_unknown(text: str) -> None:
 def test_not_a_release(text: str) -> None:
     with pytest.raises(UnknownRelease, match="write a tag"):
         find_release(text)
+
+
+def test_a_build_in_no_gap_is_known_whole() -> None:
+    note = find_release("10131")[1]
+    assert note is not None and "it may have" not in note

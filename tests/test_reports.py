@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from memplan.estimator import ask, estimate
 from memplan.explaining.explain import explain
 from memplan.gguf.header import Header
+from memplan.gguf.types import BY_NAME
 from memplan.llama.flags import Flags, parse_flags
-from memplan.models.builtin import builtin_header
+from memplan.models.builtin import FLASH, RECIPES, builtin_header, deepseek4_header
 from memplan.rig import parse_gpus
 
 MIB = 1 << 20
@@ -103,3 +108,44 @@ def test_rope_at_an_offset_leaves_larger_gaps() -> None:
     assert (before.bytes, after.bytes) == (2436956160, 2803957760)
     assert after.bytes - before.bytes == after.lost - before.lost
     assert sum(t.bytes for t in before.live) == sum(t.bytes for t in after.live)
+
+
+@pytest.mark.parametrize(
+    ("build", "splits", "off"),
+    [
+        ("10131", 44, ["Lightning Indexer", *(f"fused DeepSeek V4 HC {part}" for part in ("comb", "post", "pre"))]),
+        ("10243", 2, []),
+    ],
+)
+def test_metal_in_august(build: str, splits: int, off: list[str]) -> None:
+    """Of a file whose experts have types like these: Metal joins nothing here, so its types play no part in splits."""
+    found = estimate(header("ud-q2"), flags("-c 65536"), parse_gpus(["M4 Max 128 GB"]), build)
+    assert found.splits == (splits, splits)
+    assert sorted(found.disabled) == off
+
+
+def ud_iq2_xxs() -> Header:
+    """Gate and up iq2_xxs, iq2_s in layer 26; down iq3_xxs, mxfp4 in 26 and 42; embeddings and output q4_K."""
+    made = builtin_header("deepseek-v4-flash:ud-q2")
+    tensors = dict(made.tensors)
+    for i in range(43):
+        for part in ("gate", "up", "down"):
+            name = f"blk.{i}.ffn_{part}_exps.weight"
+            usual, other, where = ("iq3_xxs", "mxfp4", (26, 42)) if part == "down" else ("iq2_xxs", "iq2_s", (26, 26))
+            tensors[name] = replace(tensors[name], type=BY_NAME[other if i in where else usual])
+    return replace(made, tensors=tensors)
+
+
+def ud_q8_k_xl() -> Header:
+    """Experts mxfp4, all else bf16."""
+    recipe = replace(RECIPES["mxfp4"], attention="bf16", shared="bf16", router="bf16")
+    return deepseek4_header(FLASH, recipe, "ud-q8-k-xl")
+
+
+@pytest.mark.parametrize(("model", "pinned"), [(ud_iq2_xxs(), 80268.0625), (ud_q8_k_xl(), 141362.0)])
+def test_all_experts_on_the_host_in_10236(model: Header, pinned: float) -> None:
+    """Token embeddings lie with them, in pinned memory, since CUDA reads rows of all their types."""
+    found = estimate(model, flags("-c 65536 -np 1 -cmoe"), parse_gpus(["2*RTX 3090"]), "10236")
+    assert found.buffers["CUDA_Host"].model == pinned * MIB
+    assert "CPU" not in found.buffers
+    assert "taken as b10235" in found.approximate

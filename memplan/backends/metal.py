@@ -131,9 +131,16 @@ class MetalBackend(RuledBackend):
 
     def __init__(self, name: str, gpu: Gpu, release: Release, without_ops: frozenset[str] = frozenset()) -> None:
         own = dict(_RULES)
-        if other_backends(release).metal_fused:
-            own |= _FUSED
-        if not other_backends(release).metal_concat_quantized:
+        switches = other_backends(release)
+        if switches.metal_indexer:
+            own["LIGHTNING_INDEXER"] = _lightning_indexer
+        if switches.metal_hyper_connections:
+            own |= _HYPER_CONNECTIONS
+        if not switches.metal_adds_halves:
+            own |= rules("ADD SUB MUL DIV ADD_ID", _accumulate)
+        if not switches.metal_sets_f16_rows:
+            own["SET_ROWS"] = _set_rows_of_f32
+        if not switches.metal_concat_quantized:
             own["CONCAT"] = _concat_unquantised
         super().__init__(name, MetalBuffer(name, gpu, release), own, without_ops)
 
@@ -169,6 +176,10 @@ def _binary(t: Tensor) -> bool:
     return a.is_contiguous_rows and b.is_contiguous_rows and a.type in HALVES and a.type is b.type
 
 
+def _accumulate(t: Tensor) -> bool:
+    return t.src[0].type is F32 and all(s.is_contiguous_rows for s in t.src[:2])
+
+
 def _flash_attn_ext(t: Tensor) -> bool:
     q, k, v = t.src[0], t.src[1], t.src[2]
     if q.ne[0] not in _HEADS or k.ne[0] < v.ne[0] or (k.ne[0] == 72 and v.ne[0] != 72):
@@ -198,8 +209,10 @@ def _get_rows(t: Tensor) -> bool:
 
 
 def _set_rows(t: Tensor) -> bool:
-    if t.src[0].type is F16:
-        return t.type is F16
+    return (t.src[0].type is F16 and t.type is F16) or _set_rows_of_f32(t)
+
+
+def _set_rows_of_f32(t: Tensor) -> bool:
     return t.src[0].type is F32 and t.src[1].type in (I32, I64) and (t.type in _KV or t.type in (IQ4_NL, TQ2_0))
 
 
@@ -225,8 +238,7 @@ def _hc_post(t: Tensor) -> bool:
     return _hyper_connection(t) and t.src[1].ne[1] == 4 and t.src[2].ne[0] == 4
 
 
-_FUSED: dict[str, Rule] = {
-    "LIGHTNING_INDEXER": _lightning_indexer,
+_HYPER_CONNECTIONS: dict[str, Rule] = {
     "DSV4_HC_COMB": _hc_comb,
     "DSV4_HC_PRE": _hyper_connection,
     "DSV4_HC_POST": _hc_post,
@@ -241,7 +253,7 @@ _RULES: dict[str, Rule] = {
     **rules("MUL_MAT MUL_MAT_ID", _mul_mat),
     **rules("SET CPY DUP CONT", _copy),
     **rules("UPSCALE PAD PAD_REFLECT_1D TIMESTEP_EMBEDDING", ruled.f32_in),
-    "ACC": lambda t: t.src[0].type is F32 and all(s.is_contiguous_rows for s in t.src[:2]),
+    "ACC": _accumulate,
     "CONCAT": _concat,
     "FLASH_ATTN_EXT": _flash_attn_ext,
     "GET_ROWS": _get_rows,

@@ -1,4 +1,4 @@
-"""``memplan releases``: the releases of llama.cpp that are modelled."""
+"""``memplan releases``: the builds of llama.cpp that are modelled."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import typer
 def releases(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """List the releases of llama.cpp that --llama takes exactly, and what each changed for memory."""
-    from memplan.releases import FORKS, LATEST, RELEASES
+    """List the builds of llama.cpp that are followed, and what each changed for memory."""
+    from memplan.releases import BUILDS, FORKS, LATEST
 
-    known = (*RELEASES, *FORKS)
+    known = (*BUILDS, *FORKS)
     if json:
         listed = [
             {
@@ -23,6 +23,7 @@ def releases(
                 "build": release.build,
                 "default": release is LATEST,
                 "fork": release in FORKS,
+                "asked": release.asked,
                 "changed": release.changed,
             }
             for release in known
@@ -36,14 +37,16 @@ def releases(
     for release in known:
         mark = "*" if release is LATEST else " "
         made = "a fork of build" if release in FORKS else "build"
-        sys.stdout.write(f"{mark} {release.name:<8} {made} {release.build}\n")
+        read = "" if release.asked else " (read)"
+        sys.stdout.write(f"{mark} {release.name:<8} {made} {release.build}{read}\n")
         sys.stdout.write(
             fill(release.changed, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False) + "\n"
         )
     sys.stdout.write(
         fill(
-            "* is the default. A build between two of these takes the older one, a build newer than all takes the"
-            " newest; answers for such a build say so.",
+            "* is the default. A real llama.cpp of each build was asked; where it says (read), the source alone was"
+            " read. A build between two of these takes the older one, a build newer than all takes the newest;"
+            " answers for such a build say so.",
             width,
         )
         + "\n"

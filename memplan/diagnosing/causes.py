@@ -10,7 +10,7 @@ from typing import Final
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.llama.flag_table import ARITY
 from memplan.llama.flags import Flags
-from memplan.releases import LATEST, RELEASES, Indexer, Release, SplitInputs
+from memplan.releases import BUILDS, LATEST, Indexer, Release, SplitInputs
 from memplan.result import Estimate
 
 _MIB: Final = 1 << 20
@@ -113,7 +113,7 @@ SAID: Final[Mapping[str, Meaning]] = {
 
 def newer_release(since: Since, release: Release | None) -> str:
     """The oldest release after ``release`` with which a fault is gone, in words; empty when there is none."""
-    for other in RELEASES:
+    for other in BUILDS:
         if (release is None or other.build > release.build) and since(other):
             return f"llama.cpp {label(other)} or newer"
     return ""

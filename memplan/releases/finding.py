@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from memplan.errors import UnknownRelease, shown
-from memplan.releases.known import FORKS, LATEST, RELEASES, TAGGED
+from memplan.releases.known import BUILDS, FORKS, LATEST, RELEASES, TAGGED
 from memplan.releases.other_backends import BACKENDS, switches_of
 from memplan.releases.switches import Release
 
@@ -38,7 +38,7 @@ def find_release(text: str) -> tuple[Release, str | None]:
 
 
 def changed_between(a: Release, b: Release, others: Collection[str] = BACKENDS) -> tuple[Release, ...]:
-    """The modelled releases that turn a switch, after the older of the two up to the newer, oldest first.
+    """The modelled builds that turn a switch, after the older of the two up to the newer, oldest first.
 
     ``others``: the backends other than CUDA and the CPU whose switches count, ``metal``, ``vulkan`` or ``rpc``. A fork
     among the two comes first. Empty for one and the same release.
@@ -49,7 +49,7 @@ def changed_between(a: Release, b: Release, others: Collection[str] = BACKENDS) 
     forks = [r for r in (a, b) if r in FORKS]
     turned = [
         r
-        for before, r in pairwise(RELEASES)
+        for before, r in pairwise(BUILDS)
         if _switches(r) != _switches(before)
         or any(switches_of(r, name) != switches_of(before, name) for name in others)
     ]
@@ -57,11 +57,11 @@ def changed_between(a: Release, b: Release, others: Collection[str] = BACKENDS) 
 
 
 def _switches(r: Release) -> Release:
-    return replace(r, name="", build=0, changed="")
+    return replace(r, name="", build=0, after=0, asked=True, changed="")
 
 
 def _by_build(build: int, label: str) -> tuple[Release, str | None]:
-    return _newest([r for r in RELEASES if r.build <= build], label, build > RELEASES[-1].build, build)
+    return _newest([r for r in BUILDS if r.build <= build], label, build)
 
 
 def _by_version(version: tuple[int, int, int], label: str) -> tuple[Release, str | None]:
@@ -74,24 +74,29 @@ def _by_version(version: tuple[int, int, int], label: str) -> tuple[Release, str
     if version < min(_version(tag) for tag in (*TAGGED, tagged[0][0].name)):
         raise UnknownRelease(f"llama.cpp {label}: which build that is is not known here; write the build; {_known()}")
     if version > tagged[-1][1]:
-        return _newest(list(RELEASES), label, True, None)
+        return _newest(list(BUILDS), label, None)
     not_after = [r for r, v in tagged if v <= version]
     if not not_after:  # between a tag whose build is known and the first that is modelled
         build = max(build for tag, build in TAGGED.items() if _version(tag) <= version)
-        not_after = [r for r in RELEASES if r.build <= build]
-    return _newest(not_after, label, False, None)
+        not_after = [r for r in BUILDS if r.build <= build]
+    return _newest(not_after, label, None)
 
 
-def _newest(not_after: list[Release], label: str, newer: bool, build: int | None) -> tuple[Release, str | None]:
+def _newest(not_after: list[Release], label: str, build: int | None) -> tuple[Release, str | None]:
     if not not_after:
         raise UnknownRelease(f"llama.cpp {label} is older than any release that is modelled; {_known()}")
     r = not_after[-1]
     if r.build == build:
-        return r, None
-    if newer:
-        note = f"llama.cpp {label} is newer than any modelled release: assumed to do as {_label(r)}"
-    else:
-        note = f"llama.cpp {label} is not modelled: taken as {_label(r)}, the newest modelled before it"
+        read = f"llama.cpp {label} was not asked: its rules were read in its source"
+        return r, None if r.asked else read
+    if r is BUILDS[-1]:
+        return r, f"llama.cpp {label} is newer than any modelled release: assumed to do as {_label(r)}"
+    note = f"llama.cpp {label} is not modelled: taken as {_label(r)}, the newest modelled before it"
+    if not r.asked:
+        note += ", whose rules were read in its source"
+    after = BUILDS[BUILDS.index(r) + 1]
+    if build is None or build > after.after:
+        note += f"; it may have what {_label(after)} changed"
     return r, note
 
 

@@ -1,18 +1,22 @@
-"""The releases that are modelled, oldest first: the only place that knows build numbers.
+"""The builds that are modelled, oldest first: with ``other_backends`` the only place that knows build numbers.
 
-Each entry says what its source does differently from the one before.
+Each entry says what its source does differently from the one before. Those with a name of their own in the package are
+releases of which a real llama.cpp was asked; ``_read`` makes those between them of which the source alone was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from memplan.releases.switches import Indexer, QuantizedConcat, Release, SplitInputs
 
 B9842 = Release(
     name="b9842",
     build=9842,
+    after=9840,
+    asked=True,
     changed=(
         "DeepSeek-V4 as it was merged. No fused indexer and no fused hyper-connections: about 33,600 nodes, and two"
         " copies of lid_kq at once, 8 GiB at a context of 131072 and a ubatch of 512. Unified slots (llama-server's"
@@ -79,6 +83,7 @@ B9924 = replace(
     B9842,
     name="b9924",
     build=9924,
+    after=9842,
     changed=(
         "With a quantised cache, compressed keys are attended to as well; b9842 left them out. So compute buffers"
         " grow with the context there too. A few more nodes: 33,689 in place of 33,605 with one slot."
@@ -93,6 +98,7 @@ B9988 = replace(
     B9924,
     name="b9988",
     build=9988,
+    after=9924,
     changed=(
         "Unified slots use flash attention, with masks in f16. The fused indexer exists, but only on the CPU."
         " When it makes a context, llama.cpp looks whether every device has it (its probe), and with a GPU turns it"
@@ -108,6 +114,7 @@ B10068 = replace(
     B9988,
     name="b10068",
     build=10068,
+    after=9988,
     changed=(
         "CUDA has the fused indexer: lid_kq is gone, and with it nearly all growth with the context."
         " Hyper-connections have fused ops: 9,448 nodes in place of 33,600. Compressors read their state in one go."
@@ -118,32 +125,101 @@ B10068 = replace(
     cuda_concat=QuantizedConcat.WITHIN_STREAMS,
 )
 
-B10361 = replace(
+
+def _read(before: Release, build: int, after: int, changed: str, **turned: object) -> Release:
+    """A build whose source was read and which was not asked; see ``Release`` for ``after``."""
+    switches: dict[str, Any] = turned
+    return replace(before, name=f"b{build}", build=build, after=after, asked=False, changed=changed, **switches)
+
+
+_B10088 = _read(
     B10068,
-    name="b10361",
-    build=10361,
-    changed=(
-        "Compressor states have rollback snapshots, one for each token that speculative decoding drafts, and grow"
-        " with them. K and V caches must have the same type. A split can have more than 30 inputs, so settings that"
-        " aborted now start. Files with MTP tensors load. Metal has the fused indexer and hyper-connections."
-    ),
-    mtp_tensors=True,
-    attn_output_a_in_groups=True,
+    10088,
+    10068,
+    "A compressor's position embeddings may have any type that rows can be read of. Before, those in bf16 lay on the"
+    " host, as CUDA adds f32 and f16 alone.",
     adds_compressor_ape=False,
-    equal_cache_types=True,
-    compressor_snapshots=True,
+)
+_B10103 = _read(
+    _B10088,
+    10103,
+    10088,
+    "CUDA reads rows of k-quants, i-quants and MXFP4, so token embeddings of such a type lie in pinned memory"
+    " (CUDA_Host), as other weights on the host do. Before, they lay in plain memory (CPU).",
+    cuda_gets_k_quant_rows=True,
+)
+_B10159 = _read(
+    _B10103,
+    10159,
+    10142,
+    "The last node of each layer stays on the layer's device, attention no longer follows its sinks, and what the"
+    " feed-forward's hyper-connection hands on is computed before the experts. So there are fewer splits.",
     ffn_inputs_first=True,
     pins_layer_ends=True,
-    split_inputs=SplitInputs.DOUBLED,
     sinks_place_attention=False,
-    cuda_gets_k_quant_rows=True,
+)
+_B10178 = _read(_B10159, 10178, 10159, "Vulkan's flash attention takes an iq4_nl cache.")
+_B10199 = _read(
+    _B10178,
+    10199,
+    10189,
+    "CUDA has kernels for q2_0. Vulkan joins quantised tensors, as the keys of a quantised cache are.",
     cuda_q2_0=True,
+)
+_B10216 = _read(
+    _B10199,
+    10216,
+    10204,
+    "K and V caches must have the same type, and a quantised V cache turns flash attention on where that is left to"
+    " llama.cpp.",
+    equal_cache_types=True,
+)
+_B10223 = _read(
+    _B10216,
+    10223,
+    10218,
+    "Vulkan computes a gating by the root of a softplus, DeepSeek-V4's, as one: another order of nodes.",
+)
+_B10235 = _read(
+    _B10223,
+    10235,
+    10227,
+    "Compressor states have rollback snapshots, one for each token that speculative decoding drafts, and grow with"
+    " them. Files with MTP tensors load. Metal has the fused hyper-connections, and adds f16 masks: before, the unfused"
+    " indexer of each layer went to the host for that, in two splits more.",
+    mtp_tensors=True,
+    compressor_snapshots=True,
+)
+_B10240 = _read(_B10235, 10240, 10235, "Metal has the fused indexer.")
+_B10248 = _read(
+    _B10240,
+    10248,
+    10240,
+    "A split can have more than 30 inputs, so settings that aborted now start.",
+    split_inputs=SplitInputs.DOUBLED,
+)
+_B10289 = _read(
+    _B10248,
+    10289,
+    10248,
+    "attn_output_a is loaded as one matrix for each group: one node fewer a layer, and nothing for memory.",
+    attn_output_a_in_groups=True,
+)
+
+B10361 = replace(
+    _B10289,
+    name="b10361",
+    build=10361,
+    after=10289,
+    asked=True,
+    changed="Nothing for memory.",
 )
 
 B10549 = replace(
     B10361,
     name="b10549",
     build=10549,
+    after=10362,
     changed=(
         "Nothing for memory on CUDA and the CPU: the graph and the sizes are those of b10361. On Metal, flash attention"
         " keeps room for f16 copies of K and V."
@@ -154,6 +230,7 @@ B10568 = replace(
     B10549,
     name="b10568",
     build=10568,
+    after=10549,
     changed=(
         "Rotary positions are applied at an offset within each head, in place of split, rope and concat: some 640"
         " nodes fewer. But the result, q, now takes over the place of q_norm. Before, q was a new tensor, in the"
@@ -169,6 +246,7 @@ V0_4_0 = replace(
     B10568,
     name="v0.4.0",
     build=10852,
+    after=10568,
     changed=(
         "The indexer is never turned off: where a device lacks the op, it runs on the host, with splits around it."
         " Gates with limits are one op. CUDA keeps the inputs of the experts' weighted sum until the sum is done. A"
@@ -189,6 +267,7 @@ V0_5_0 = replace(
     V0_4_0,
     name="v0.5.0",
     build=11200,
+    after=10852,
     changed=(
         "CUDA also keeps the tensors of the experts' top-k gating, so a few compute buffers grow. CUDA's flash"
         " attention takes caches of q4_1, q5_0 and q5_1; before, attention over those ran on the host."
@@ -205,6 +284,7 @@ B11434 = replace(
     V0_5_0,
     name="b11434",
     build=11434,
+    after=11200,
     changed=(
         "Pipeline parallelism keeps copies of every input of the graph, the embeddings too, which a batch of tokens"
         " does not read: CUDA_Host's compute buffer grows by 12 bytes for each token of the ubatch and each value of"
@@ -215,8 +295,15 @@ B11434 = replace(
     cuda_joins_shared_experts=True,
 )
 
-RELEASES: tuple[Release, ...] = (B9842, B9924, B9988, B10068, B10361, B10549, B10568, V0_4_0, V0_5_0, B11434)
-"""Every modelled release of llama.cpp itself, oldest first."""
+BUILDS: tuple[Release, ...] = (
+    *(B9842, B9924, B9988, B10068),
+    *(_B10088, _B10103, _B10159, _B10178, _B10199, _B10216, _B10223, _B10235, _B10240, _B10248, _B10289),
+    *(B10361, B10549, B10568, V0_4_0, V0_5_0, B11434),
+)
+"""Every modelled build of llama.cpp itself, oldest first."""
+
+RELEASES = tuple(r for r in BUILDS if r.asked)
+"""Those of which a real llama.cpp was asked."""
 
 FORKS: tuple[Release, ...] = (LID_CUDA,)
 """Modelled forks, found by name alone."""

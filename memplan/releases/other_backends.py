@@ -5,10 +5,11 @@ Kept apart from ``Release``, since most releases change nothing of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memplan.releases.switches import Release
@@ -35,9 +36,17 @@ class VulkanOrder(Enum):
 class OtherBackends:
     """Switches of the Vulkan, Metal and RPC backends."""
 
-    metal_fused: bool
-    """Metal has the lightning indexer and the hyper-connections (ggml-metal-device.m:
-    ggml_metal_device_supports_op)."""
+    metal_indexer: bool
+    """Metal has the lightning indexer (ggml-metal-device.m: ggml_metal_device_supports_op)."""
+
+    metal_hyper_connections: bool
+    """It has the hyper-connections (same function)."""
+
+    metal_adds_halves: bool
+    """ADD, SUB, MUL and DIV take f16 with f16; before, f32 with any (same function)."""
+
+    metal_sets_f16_rows: bool
+    """SET_ROWS writes f16 into f16 (same function)."""
 
     metal_attention_f16_copies: bool
     """Metal's flash attention keeps room for f16 copies of K and V (ggml-metal.cpp:
@@ -80,7 +89,10 @@ class OtherBackends:
 
 
 _OLDEST = OtherBackends(
-    metal_fused=False,
+    metal_indexer=False,
+    metal_hyper_connections=False,
+    metal_adds_halves=False,
+    metal_sets_f16_rows=False,
     metal_attention_f16_copies=False,
     metal_attention_indices=False,
     metal_expert_scales=False,
@@ -95,34 +107,21 @@ _OLDEST = OtherBackends(
     rpc_asks=FLASH_ATTENTION,
 )
 
-_FUSED_ON_METAL = replace(
-    _OLDEST,
-    metal_fused=True,
-    vulkan_concat_quantized=True,
-    vulkan_attends_iq4_nl=True,
-    vulkan_order=VulkanOrder.SQRT_SOFTPLUS,
+SINCE: tuple[tuple[int, Mapping[str, Any]], ...] = (
+    (10068, {"metal_sets_f16_rows": True}),
+    (10178, {"vulkan_attends_iq4_nl": True}),
+    (10199, {"vulkan_concat_quantized": True}),
+    (10223, {"vulkan_order": VulkanOrder.SQRT_SOFTPLUS}),
+    (10235, {"metal_hyper_connections": True, "metal_adds_halves": True}),
+    (10240, {"metal_indexer": True}),
+    (10549, {"metal_attention_f16_copies": True}),
+    (10852, {"metal_attention_indices": True, "metal_concat_quantized": True}),
+    (10852, {"vulkan_large_top_k": True, "vulkan_indexer": True, "vulkan_order": VulkanOrder.TOP_K}),
+    (10852, {"rpc_events": True, "rpc_asks": MAY_EXPAND}),
+    (11200, {"metal_expert_scales": True}),
+    (11200, {"vulkan_hyper_connections": True, "vulkan_order": VulkanOrder.NORMS}),
 )
-_F16_COPIES = replace(_FUSED_ON_METAL, metal_attention_f16_copies=True)
-_V0_4_0 = replace(
-    _F16_COPIES,
-    metal_attention_indices=True,
-    metal_concat_quantized=True,
-    vulkan_large_top_k=True,
-    vulkan_indexer=True,
-    vulkan_order=VulkanOrder.TOP_K,
-    rpc_events=True,
-    rpc_asks=MAY_EXPAND,
-)
-_V0_5_0 = replace(_V0_4_0, metal_expert_scales=True, vulkan_hyper_connections=True, vulkan_order=VulkanOrder.NORMS)
-
-SINCE: tuple[tuple[int, OtherBackends], ...] = (
-    (0, _OLDEST),
-    (10361, _FUSED_ON_METAL),
-    (10549, _F16_COPIES),
-    (10852, _V0_4_0),
-    (11200, _V0_5_0),
-)
-"""Each with the first modelled build that has it."""
+"""What each build turned, oldest first."""
 
 
 BACKENDS = ("metal", "vulkan", "rpc")
@@ -137,5 +136,9 @@ def switches_of(release: Release, backend: str) -> tuple[object, ...]:
 
 @lru_cache(maxsize=32)
 def other_backends(release: Release) -> OtherBackends:
-    """The switches of a release's other backends: the newest not after its build."""
-    return [switches for build, switches in SINCE if build <= release.build][-1]
+    """The switches of a release's other backends."""
+    turned: dict[str, Any] = {}
+    for build, switches in SINCE:
+        if build <= release.build:
+            turned |= switches
+    return replace(_OLDEST, **turned)

@@ -44,13 +44,20 @@ class QuantizedConcat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One llama.cpp release; every field but the first three is a switch."""
+    """One build of llama.cpp; every field but the first five is a switch."""
 
     name: str
     """The tag, ``v0.5.0``, or ``b10068`` for a build that has none; a fork's own name."""
 
     build: int
     """The build whose source the switches were read in; for a fork, the build that it was made from."""
+
+    after: int
+    """The newest build whose source was read and has not yet what this one changed; of those between that is not
+    known."""
+
+    asked: bool
+    """Whether a real llama.cpp of this build was asked; else its source alone was read."""
 
     changed: str
     """What it changed for memory, in a few sentences."""

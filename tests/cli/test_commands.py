@@ -7,7 +7,7 @@ import pytest
 import memplan
 from memplan.cli import main
 from memplan.models.builtin import MODELS, RECIPES
-from memplan.releases import FORKS, RELEASES
+from memplan.releases import BUILDS, FORKS
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,8 +37,9 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
 def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["releases"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert all(release.name in out and release.changed in out for release in (*RELEASES, *FORKS))
+    assert all(release.name in out and release.changed in out for release in (*BUILDS, *FORKS))
     assert main(["releases", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["releases"]
-    assert [release["name"] for release in listed] == [release.name for release in (*RELEASES, *FORKS)]
+    assert [release["name"] for release in listed] == [release.name for release in (*BUILDS, *FORKS)]
     assert [release["default"] for release in listed].count(True) == 1
+    assert {release["name"] for release in listed if not release["asked"]} >= {"b10103", "b10235"}
