@@ -23,7 +23,9 @@ from memplan.backends.vulkan_limits import VulkanLimits
 from memplan.estimator import ask
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
-from memplan.models.builtin import MODELS, RECIPES, builtin_header, deepseek4_header
+from memplan.models.builtin import builtin_header, header_of
+from memplan.models.catalogue import MODELS, PRO, deepseek4
+from memplan.models.recipes import DEEPSEEK4
 from memplan.result import Estimate
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -59,8 +61,10 @@ def header(model: str) -> Header:
     if isinstance(made_up, str):
         size, _, recipe = made_up.partition("-")
         return builtin_header(f"deepseek-v4-{size}:{recipe}")
-    shape = replace(MODELS[made_up["base"]].shape, **made_up["shape"])
-    return deepseek4_header(shape, RECIPES[made_up["recipe"]], "made up")
+    base = MODELS[made_up["base"]]
+    pro = base.name.endswith("pro")
+    keys = deepseek4((128, 128) if pro else (0, 0), {**(PRO if pro else {}), **made_up["keys"]})
+    return header_of(replace(base, keys=keys), DEEPSEEK4[made_up["recipe"]], "made up")
 
 
 def rig(case: Case) -> Rig:

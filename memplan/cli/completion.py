@@ -50,15 +50,15 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _models() -> list[str]:
-    from memplan.models.builtin import MODELS
+    from memplan.models.catalogue import MODELS
 
     return list(MODELS)
 
 
 def _recipes() -> list[str]:
-    from memplan.models.builtin import RECIPES
+    from memplan.models.builtin import recipe_names
 
-    return list(RECIPES)
+    return list(recipe_names())
 
 
 def _named() -> list[str]:

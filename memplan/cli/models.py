@@ -13,11 +13,12 @@ def models(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, sizes in bytes.")] = False,
 ) -> int:
     """List the built-in models and their recipes."""
-    from memplan.models.builtin import MODELS, RECIPES, builtin_header
+    from memplan.models.builtin import builtin_header
+    from memplan.models.catalogue import MODELS
 
     rows = []
     for model in MODELS.values():
-        for recipe, types in RECIPES.items():
+        for recipe, types in model.recipes.items():
             tensors = builtin_header(f"{model.name}:{recipe}").tensors.values()
             size = sum(tensor.nbytes for tensor in tensors)
             rows.append((f"{model.name}:{recipe}", recipe == model.default, size, types.about))

@@ -16,7 +16,7 @@ from memplan.estimator import Question, load_model
 from memplan.gguf.header import Header
 from memplan.llama.flags import arity, normalized, parse_flags, same_setting
 from memplan.llama.placement import Placement, place
-from memplan.models.builtin import MODELS, RECIPES, builtin_header
+from memplan.models.builtin import builtin_header, builtin_names
 from memplan.releases import Release
 
 _MIB: Final = 1 << 20
@@ -50,7 +50,7 @@ def builtin_models(load: Load) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _builtin_headers() -> tuple[Header, ...]:
-    return tuple(builtin_header(f"{name}:{recipe}") for name in MODELS for recipe in RECIPES)
+    return tuple(builtin_header(name) for name in builtin_names())
 
 
 def builtin_model(name: str) -> Header:

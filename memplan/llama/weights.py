@@ -80,6 +80,13 @@ class Wanted:
     op: str = ""
     role: str = ""
     layer: int | None = None
+    stored: tuple[int, ...] = ()
+    """The shape that files have, where the one that is asked for is made of it (``reshape``)."""
+
+    @property
+    def file_shape(self) -> tuple[int, ...]:
+        """The shape in a file."""
+        return self.stored or self.shape
 
 
 _OPS: Mapping[str, str] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.errors import UnknownModel, shown
 from memplan.gguf.header import Header
 from memplan.gguf.source import read_header
-from memplan.models.builtin import MODELS, RECIPES, builtin_header, is_builtin
+from memplan.models.builtin import builtin_header, is_builtin, near_names
 
 if TYPE_CHECKING:
     from memplan.gguf.remote import Access
@@ -38,12 +38,9 @@ def open_model(model: str | os.PathLike[str], access: Access | None = None) -> H
 
 
 def check_name(model: str) -> None:
-    """Raises UnknownModel for what can be no file, listing the built-in models: it was meant for one of those."""
+    """Raises UnknownModel for what can be no file, naming the built-in models that are called like it."""
     if not _is_path(model):
-        raise UnknownModel(
-            f"{shown(model)} is neither a file nor a built-in model; built in are {', '.join(MODELS)}, each with "
-            f":RECIPE of {', '.join(RECIPES)}"
-        )
+        raise UnknownModel(f"{shown(model)} is neither a file nor a built-in model; {near_names(model)}")
 
 
 def is_remote(model: str) -> bool:

@@ -68,10 +68,7 @@ def merged(fixed: Sequence[str], args: Sequence[str]) -> list[Pair]:
 
 def plan_args(plan: Plan) -> str:
     """All flags in one line, quoted for a shell."""
-    return (
-        " ".join(_quoted(word) for pair in merged(plan.fixed, plan.args) for word in pair if word is not None)
-        + "\n"
-    )
+    return " ".join(_quoted(word) for pair in merged(plan.fixed, plan.args) for word in pair if word is not None) + "\n"
 
 
 def plan_script(plan: Plan, model: str | None, remark: str = "") -> str:

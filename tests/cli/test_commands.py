@@ -6,7 +6,7 @@ import pytest
 
 import memplan
 from memplan.cli import main
-from memplan.models.builtin import MODELS, RECIPES
+from memplan.models.catalogue import MODELS
 from memplan.releases import BUILDS, FORKS
 
 
@@ -26,7 +26,7 @@ def test_help_lists_the_commands(line: list[str], capsys: pytest.CaptureFixture[
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     out = capsys.readouterr().out
-    assert all(f"{name}:{recipe}" in out for name in MODELS for recipe in RECIPES)
+    assert all(f"{name}:{recipe}" in out for name, model in MODELS.items() for recipe in model.recipes)
     assert "80.8 GiB" in out
     assert main(["models", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["models"]

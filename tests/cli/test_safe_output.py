@@ -103,7 +103,12 @@ def test_no_secret_is_shown_or_written(capsys: pytest.CaptureFixture[str], tmp_p
 def test_a_password_in_an_address_is_not_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for endpoint in (f"https://me:{SECRET}@host", f"me:{SECRET}@host", f"ftp://:{SECRET}@host/", f"https://h/?{SECRET}"):
+    for endpoint in (
+        f"https://me:{SECRET}@host",
+        f"me:{SECRET}@host",
+        f"ftp://:{SECRET}@host/",
+        f"https://h/?{SECRET}",
+    ):
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
         said = run(capsys, "estimate", "hf:owner/repo/m.gguf", "--gpu", "RTX 3090", "--offline")
         assert said and SECRET not in said, endpoint

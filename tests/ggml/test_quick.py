@@ -15,14 +15,18 @@ from memplan.estimator import Question, load_model
 from memplan.ggml.tensor import Tensor
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
-from memplan.models.builtin import FLASH, RECIPES, deepseek4_header
+from memplan.models.builtin import header_of
+from memplan.models.catalogue import MODELS, deepseek4
+from memplan.models.recipes import DEEPSEEK4 as RECIPES
 from memplan.releases import RELEASES
 from memplan.result import Estimate
 
 LAYERS = 9
-SMALL = replace(
-    FLASH, block_count=LAYERS, embedding_length=512, q_lora_rank=256, output_lora_rank=256, expert_count=16,
-    expert_feed_forward_length=256, vocab_size=1024, head_count=16,
+SMALL = deepseek4(
+    changed={
+        "block_count": LAYERS, "embedding_length": 512, "attention.q_lora_rank": 256, "attention.output_lora_rank": 256,
+        "expert_count": 16, "expert_feed_forward_length": 256, "vocab_size": 1024, "attention.head_count": 16,
+    }
 )  # fmt: skip
 MIB = 1 << 20
 
@@ -30,7 +34,7 @@ MIB = 1 << 20
 @cache
 def header(recipe: str) -> Header:
     """A small model, its layers of the same kinds as the large ones'."""
-    return deepseek4_header(SMALL, RECIPES[recipe], "small")
+    return header_of(replace(MODELS["deepseek-v4-flash"], keys=SMALL), RECIPES[recipe], "small")
 
 
 DENIED = (

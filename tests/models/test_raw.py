@@ -9,7 +9,7 @@ from memplan.errors import SourceError, UnknownModel
 from memplan.gguf.header import SkippedArray
 from memplan.gguf.remote import Access
 from memplan.gguf.source import read_header
-from memplan.models.builtin import MODELS, RECIPES, builtin_header
+from memplan.models.builtin import builtin_header, builtin_names
 from memplan.models.open import open_model
 from memplan.models.raw import header_file
 from tests.gguf import writer
@@ -57,7 +57,7 @@ def test_shards_become_one_file(tmp_path: Path) -> None:
     assert [t.nbytes for t in header.tensors.values()] == [t.nbytes for t in merged.tensors.values()]
 
 
-@pytest.mark.parametrize("name", [f"{name}:{recipe}" for name in MODELS for recipe in RECIPES])
+@pytest.mark.parametrize("name", builtin_names())
 def test_builtin_models(name: str) -> None:
     header, builtin = read_header(header_file(name).data, name), builtin_header(name)
     assert header.metadata == builtin.metadata and header.value_types == builtin.value_types

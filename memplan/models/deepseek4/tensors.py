@@ -50,9 +50,9 @@ def _attention(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Want
     yield Wanted(p + "attn_q_b.weight", (q, heads * d))
     yield Wanted(p + "attn_kv.weight", (e, d))
     yield Wanted(p + "attn_kv_a_norm.weight", (d,))
-    in_groups = release.attn_output_a_in_groups
-    output_a = (heads * d // groups, lora, groups) if in_groups else (heads * d // groups, lora * groups)
-    yield Wanted(p + "attn_output_a.weight", output_a, reshape=in_groups)
+    in_groups, flat = release.attn_output_a_in_groups, (heads * d // groups, lora * groups)
+    output_a = (heads * d // groups, lora, groups) if in_groups else flat
+    yield Wanted(p + "attn_output_a.weight", output_a, reshape=in_groups, stored=flat)
     yield Wanted(p + "attn_output_b.weight", (groups * lora, e))
     mix = (2 + hp.hc_mult) * hp.hc_mult
     for part in ("attn", "ffn"):

@@ -1,0 +1,133 @@
+"""The built-in models: their names, hyper-parameters and recipes, a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from memplan.gguf.header import Value
+from memplan.models.recipes import COMMON, DEEPSEEK4, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinModel:
+    """One built-in model.
+
+    ``name``: what it is called by.  ``about``: one line.  ``arch``: its architecture.  ``keys``: its metadata behind
+    the architecture's name.  ``default``: the recipe of the bare name.  ``extra``: optional tensors that its files
+    have, by kind (``attn_q.bias``).
+    """
+
+    name: str
+    about: str
+    arch: str
+    keys: Mapping[str, Value]
+    default: str
+    recipes: Mapping[str, Recipe] = field(default_factory=lambda: COMMON)
+    extra: tuple[str, ...] = ("output.weight",)
+
+    @property
+    def title(self) -> str:
+        """``general.name``."""
+        return f"{self.about.partition(':')[0]} (header only)"
+
+    def metadata(self, recipe: Recipe) -> Mapping[str, Value]:
+        """The keys of a file made by a recipe: with a layer for multi-token prediction (MTP) or without."""
+        if not recipe.nextn:
+            return self.keys
+        layers = self.keys["block_count"]
+        assert isinstance(layers, int)  # a row of this file
+        longer = {key: (*v, v[-1]) for key, v in self.keys.items() if isinstance(v, tuple) and len(v) == layers}
+        return {**self.keys, **longer, "block_count": layers + 1, "nextn_predict_layers": 1}
+
+
+def deepseek4(
+    first_ratios: tuple[int, int] = (0, 0), changed: Mapping[str, Value] = MappingProxyType({})
+) -> dict[str, Value]:
+    """DeepSeek-V4's metadata: Flash's, but for what is ``changed``.
+
+    ``first_ratios``: the compression ratios of layers 0 and 1; from layer 2 on, 4 (CSA) and 128 (HCA) take turns.
+    """
+    keys: dict[str, Value] = {
+        "block_count": 43, "context_length": 1048576, "embedding_length": 4096, "attention.head_count": 64,
+        "attention.head_count_kv": 1, "rope.scaling.type": "yarn", "rope.scaling.factor": 16.0,
+        "rope.scaling.original_context_length": 65536, "rope.freq_base": 10000.0,
+        "attention.layer_norm_rms_epsilon": 1e-6, "expert_used_count": 6, "expert_gating_func": 4, "expert_count": 256,
+        "attention.key_length": 512, "attention.value_length": 512, "rope.dimension_count": 64,
+        "attention.q_lora_rank": 1024, "attention.sliding_window": 128, "expert_feed_forward_length": 2048,
+        "expert_shared_count": 1, "expert_weights_scale": 1.5, "expert_weights_norm": True,
+        "attention.indexer.head_count": 64, "attention.indexer.key_length": 128, "attention.indexer.top_k": 512,
+        "attention.output_group_count": 8, "attention.output_lora_rank": 1024,
+        "attention.compress_rope_freq_base": 160000.0, "hyper_connection.count": 4,
+        "hyper_connection.sinkhorn_iterations": 20, "hyper_connection.epsilon": 1e-6, "hash_layer_count": 3,
+        "vocab_size": 129280,
+    }  # fmt: skip
+    keys |= changed
+    layers, hc, n_embd = (keys[key] for key in ("block_count", "hyper_connection.count", "embedding_length"))
+    assert isinstance(layers, int) and isinstance(hc, int) and isinstance(n_embd, int)  # rows of this file
+    ratios = (*first_ratios, *(4 if i % 2 == 0 else 128 for i in range(layers - 2)))[:layers]
+    limits: dict[str, Value] = {"swiglu_clamp_exp": (10.0,) * layers, "swiglu_clamp_shexp": (10.0,) * layers}
+    # one ratio more than layers: the MTP layer's, in files with that layer and without
+    return {**keys, **limits, "attention.compress_ratios": (*ratios, 0), "embedding_length_out": hc * n_embd}
+
+
+PRO: Mapping[str, Value] = {
+    "block_count": 61, "embedding_length": 7168, "attention.head_count": 128, "attention.q_lora_rank": 1536,
+    "attention.output_group_count": 16, "expert_count": 384, "expert_feed_forward_length": 3072,
+    "attention.indexer.top_k": 1024, "expert_weights_scale": 2.5,
+}  # fmt: skip
+"""What DeepSeek-V4-Pro has otherwise than Flash, its first layers' ratios aside."""
+
+
+_SECTIONS: Mapping[str, str] = {
+    name: f"{section}.{name}"
+    for section, names in {
+        "attention": "head_count head_count_kv key_length value_length layer_norm_rms_epsilon q_lora_rank kv_lora_rank"
+        " sliding_window sliding_window_pattern key_length_swa value_length_swa key_length_mla value_length_mla",
+        "rope": "freq_base freq_base_swa dimension_count dimension_count_swa dimension_sections",
+        "ssm": "conv_kernel inner_size state_size time_step_rank group_count",
+    }.items()
+    for name in names.split()
+}
+"""Full keys of names that stand in a section of their own."""
+
+
+def _keys(common: Mapping[str, Value] = MappingProxyType({}), **own: Value) -> dict[str, Value]:
+    """Metadata by GGUF's names, sections left out; ``common``: what a family has in common."""
+    return {**common, **{_SECTIONS.get(name, name): value for name, value in own.items()}}
+
+
+_QWEN3 = _keys(
+    context_length=262144, key_length=128, value_length=128, layer_norm_rms_epsilon=1e-6, vocab_size=151936
+)  # fmt: skip
+
+_ROWS = (
+    BuiltinModel(
+        "deepseek-v4-flash", "DeepSeek-V4-Flash: 43 layers, 256 experts", "deepseek4", deepseek4(), "antirez-q2",
+        DEEPSEEK4,
+    ),
+    BuiltinModel(
+        "deepseek-v4-pro", "DeepSeek-V4-Pro: 61 layers, 384 experts", "deepseek4", deepseek4((128, 128), PRO), "mxfp4",
+        DEEPSEEK4,
+    ),
+    BuiltinModel(
+        "qwen3-30b-a3b", "Qwen3-30B-A3B: 48 layers, 128 experts", "qwen3moe",
+        _keys(
+            _QWEN3, block_count=48, embedding_length=2048, feed_forward_length=6144, head_count=32, head_count_kv=4,
+            freq_base=1e7, expert_count=128, expert_used_count=8, expert_feed_forward_length=768,
+        ),
+        "q4_K_M",
+    ),
+    BuiltinModel(
+        "qwen3-235b-a22b", "Qwen3-235B-A22B: 94 layers, 128 experts", "qwen3moe",
+        _keys(
+            _QWEN3, block_count=94, embedding_length=4096, feed_forward_length=12288, head_count=64, head_count_kv=4,
+            freq_base=5e6, expert_count=128, expert_used_count=8, expert_feed_forward_length=1536,
+        ),
+        "q4_K_M",
+    ),
+)  # fmt: skip
+
+MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in _ROWS}
+"""The built-in models, by name."""
