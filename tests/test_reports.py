@@ -11,7 +11,7 @@ from memplan.explaining.explain import explain
 from memplan.gguf.header import Header
 from memplan.gguf.types import BY_NAME
 from memplan.llama.flags import Flags, parse_flags
-from memplan.models.builtin import FLASH, RECIPES, builtin_header, deepseek4_header
+from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
 
 MIB = 1 << 20
@@ -138,8 +138,15 @@ def ud_iq2_xxs() -> Header:
 
 def ud_q8_k_xl() -> Header:
     """Experts mxfp4, all else bf16."""
-    recipe = replace(RECIPES["mxfp4"], attention="bf16", shared="bf16", router="bf16")
-    return deepseek4_header(FLASH, recipe, "ud-q8-k-xl")
+    made = builtin_header("deepseek-v4-flash:mxfp4")
+    bf16 = BY_NAME["bf16"]
+    return replace(
+        made,
+        tensors={
+            name: replace(t, type=bf16) if t.type.name == "q8_0" or "ffn_gate_inp" in name else t
+            for name, t in made.tensors.items()
+        },
+    )
 
 
 @pytest.mark.parametrize(("model", "pinned"), [(ud_iq2_xxs(), 80268.0625), (ud_q8_k_xl(), 141362.0)])
