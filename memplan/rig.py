@@ -121,9 +121,10 @@ def make_gpu(
         other = _other_gpu(name, total, free, capability, backend, integrated)
     if other is not None:
         return other
-    if total is not None and capability is not None:
-        return Gpu(name, total, max(0, total - CONTEXT_MIB * MIB) if free is None else free, capability)
     card = find_card(name)
+    if total is not None and capability is not None:
+        left = max(0, total - CONTEXT_MIB * MIB) if free is None else free
+        return Gpu(name, total, left, capability, sms=card.sms if card is not None else 0)
     if card is None:
         near = suggest(name)
         hint = f"did you mean {' or '.join(near)}? Else" if near else "not a card that memplan knows:"

@@ -25,12 +25,16 @@ llama.cpp's logs show 160 to 520 MiB for different cards and drivers.
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A model of GPU; ``description`` as CUDA names it, ``total_mib`` as CUDA reports it (see ``reported``)."""
+    """A model of GPU; ``description`` as CUDA names it, ``total_mib`` as CUDA reports it (see ``reported``).
+
+    ``sms``: multiprocessors: CUDA cores of NVIDIA's data sheets, by 128, or by 64 for V100, T4, A100, P100 and RTX 20.
+    """
 
     name: str
     description: str
     total_mib: int
     compute_capability: tuple[int, int]
+    sms: int
     reported: bool
     aliases: tuple[str, ...] = ()
 
@@ -40,79 +44,80 @@ class Card:
             total = max(self.total_mib * MIB, free or 0)
         if free is None:
             free = max(total - CONTEXT_MIB * MIB, 0)
-        return Gpu(self.description, total, free, self.compute_capability)
+        return Gpu(self.description, total, free, self.compute_capability, sms=self.sms)
 
 
-def _geforce(name: str, mib: int, cc: tuple[int, int], reported: bool, *aliases: str) -> Card:
-    return Card(name, f"NVIDIA GeForce {name}", mib, cc, reported, aliases)
+def _geforce(name: str, mib: int, cc: tuple[int, int], sms: int, reported: bool, *aliases: str) -> Card:
+    return Card(name, f"NVIDIA GeForce {name}", mib, cc, sms, reported, aliases)
 
 
-def _nvidia(name: str, mib: int, cc: tuple[int, int], reported: bool, *aliases: str) -> Card:
-    return Card(name, f"NVIDIA {name}", mib, cc, reported, aliases)
+def _nvidia(name: str, mib: int, cc: tuple[int, int], sms: int, reported: bool, *aliases: str) -> Card:
+    return Card(name, f"NVIDIA {name}", mib, cc, sms, reported, aliases)
 
 
-def _tesla(name: str, mib: int, cc: tuple[int, int], reported: bool, *aliases: str) -> Card:
-    return Card(name, f"Tesla {name}", mib, cc, reported, aliases)
+def _tesla(name: str, mib: int, cc: tuple[int, int], sms: int, reported: bool, *aliases: str) -> Card:
+    return Card(name, f"Tesla {name}", mib, cc, sms, reported, aliases)
 
 
 _PASCAL, _VOLTA, _TURING, _AMPERE_DC, _AMPERE = (6, 1), (7, 0), (7, 5), (8, 0), (8, 6)
 _ADA, _HOPPER, _BLACKWELL_DC, _BLACKWELL = (8, 9), (9, 0), (10, 0), (12, 0)
 
 CARDS: tuple[Card, ...] = (
-    _geforce("RTX 5090", 32606, _BLACKWELL, True),
-    _geforce("RTX 5080", 15880, _BLACKWELL, True),
-    _geforce("RTX 5070 Ti", 16302, _BLACKWELL, True),
-    _geforce("RTX 5070", 12226, _BLACKWELL, True),
-    _geforce("RTX 5060 Ti", 16311, _BLACKWELL, True, "RTX 5060 Ti 16GB"),
-    _geforce("RTX 5060", 8150, _BLACKWELL, True),
-    _geforce("RTX 4090", 24210, _ADA, True),
-    _geforce("RTX 4080 SUPER", 16375, _ADA, True),
-    _geforce("RTX 4080", 16375, _ADA, True),
-    _geforce("RTX 4070 Ti SUPER", 16375, _ADA, True),
-    _geforce("RTX 4070 Ti", 12282, _ADA, False),
-    _geforce("RTX 4070 SUPER", 12282, _ADA, False),
-    _geforce("RTX 4070", 11903, _ADA, True),
-    _geforce("RTX 4060 Ti", 16380, _ADA, True, "RTX 4060 Ti 16GB"),
-    _geforce("RTX 4060", 8188, _ADA, False),
-    _geforce("RTX 3090 Ti", 24142, _AMPERE, True),
-    _geforce("RTX 3090", 24268, _AMPERE, True),
-    _geforce("RTX 3080 Ti", 12288, _AMPERE, False),
-    _geforce("RTX 3080", 10239, _AMPERE, True, "RTX 3080 10GB"),
-    _geforce("RTX 3070", 8191, _AMPERE, True),
-    _geforce("RTX 3060", 12288, _AMPERE, True, "RTX 3060 12GB"),
-    _geforce("RTX 2080 Ti", 11264, _TURING, False),
-    _geforce("GTX 1080 Ti", 11264, _PASCAL, False),
+    _geforce("RTX 5090", 32606, _BLACKWELL, 170, True),
+    _geforce("RTX 5080", 15880, _BLACKWELL, 84, True),
+    _geforce("RTX 5070 Ti", 16302, _BLACKWELL, 70, True),
+    _geforce("RTX 5070", 12226, _BLACKWELL, 48, True),
+    _geforce("RTX 5060 Ti", 16311, _BLACKWELL, 36, True, "RTX 5060 Ti 16GB"),
+    _geforce("RTX 5060", 8150, _BLACKWELL, 30, True),
+    _geforce("RTX 4090", 24210, _ADA, 128, True),
+    _geforce("RTX 4080 SUPER", 16375, _ADA, 80, True),
+    _geforce("RTX 4080", 16375, _ADA, 76, True),
+    _geforce("RTX 4070 Ti SUPER", 16375, _ADA, 66, True),
+    _geforce("RTX 4070 Ti", 12282, _ADA, 60, False),
+    _geforce("RTX 4070 SUPER", 12282, _ADA, 56, False),
+    _geforce("RTX 4070", 11903, _ADA, 46, True),
+    _geforce("RTX 4060 Ti", 16380, _ADA, 34, True, "RTX 4060 Ti 16GB"),
+    _geforce("RTX 4060", 8188, _ADA, 24, False),
+    _geforce("RTX 3090 Ti", 24142, _AMPERE, 84, True),
+    _geforce("RTX 3090", 24268, _AMPERE, 82, True),
+    _geforce("RTX 3080 Ti", 12288, _AMPERE, 80, False),
+    _geforce("RTX 3080", 10239, _AMPERE, 68, True, "RTX 3080 10GB"),
+    _geforce("RTX 3070", 8191, _AMPERE, 46, True),
+    _geforce("RTX 3060", 12288, _AMPERE, 28, True, "RTX 3060 12GB"),
+    _geforce("RTX 2080 Ti", 11264, _TURING, 68, False),
+    _geforce("GTX 1080 Ti", 11264, _PASCAL, 28, False),
     Card(
         "RTX PRO 6000",
         "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
         97886,
         _BLACKWELL,
+        188,
         True,
         ("RTX PRO 6000 Blackwell", "RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX 6000 PRO", "6000 PRO"),
     ),
-    Card("RTX PRO 5000", "NVIDIA RTX PRO 5000 Blackwell", 48935, _BLACKWELL, False, ("RTX PRO 5000 Blackwell",)),
-    Card("RTX PRO 4500", "NVIDIA RTX PRO 4500 Blackwell", 32623, _BLACKWELL, False, ("RTX PRO 4500 Blackwell",)),
-    Card("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation", 49140, _ADA, False),
-    Card("RTX 5000 Ada", "NVIDIA RTX 5000 Ada Generation", 32760, _ADA, False),
-    Card("RTX 4000 Ada", "NVIDIA RTX 4000 Ada Generation", 20475, _ADA, False),
-    Card("A6000", "NVIDIA RTX A6000", 48670, _AMPERE, False, ("RTX A6000",)),
-    Card("A5000", "NVIDIA RTX A5000", 24564, _AMPERE, False, ("RTX A5000",)),
-    _nvidia("A40", 46068, _AMPERE, False),
-    _nvidia("A10", 23028, _AMPERE, False),
-    _nvidia("A10G", 23028, _AMPERE, False),
-    _nvidia("L4", 23034, _ADA, False),
-    _nvidia("L40", 46068, _ADA, False),
-    _nvidia("L40S", 45467, _ADA, True),
-    Card("A100 80GB", "NVIDIA A100-SXM4-80GB", 81920, _AMPERE_DC, False, ("A100", "A100 80GB PCIe", "A100-PCIE-80GB")),
-    Card("A100 40GB", "NVIDIA A100-SXM4-40GB", 40960, _AMPERE_DC, False, ("A100-PCIE-40GB", "A100 40GB PCIe")),
-    Card("H100", "NVIDIA H100 80GB HBM3", 81081, _HOPPER, True, ("H100 80GB", "H100 SXM", "H100 PCIe", "H100 SXM5")),
-    _nvidia("H200", 143771, _HOPPER, False, "H200 SXM", "H200 141GB"),
-    _nvidia("B200", 183359, _BLACKWELL_DC, False),
-    Card("V100", "Tesla V100-SXM2-32GB", 32510, _VOLTA, False, ("V100 32GB", "V100-PCIE-32GB", "V100S-PCIE-32GB")),
-    Card("V100 16GB", "Tesla V100-SXM2-16GB", 16160, _VOLTA, False, ("V100-PCIE-16GB",)),
-    _tesla("P40", 24438, _PASCAL, False),
-    Card("P100", "Tesla P100-PCIE-16GB", 16276, (6, 0), False, ("P100 16GB", "P100-SXM2-16GB")),
-    _tesla("T4", 14912, _TURING, True),
+    Card("RTX PRO 5000", "NVIDIA RTX PRO 5000 Blackwell", 48935, _BLACKWELL, 110, False, ("RTX PRO 5000 Blackwell",)),
+    Card("RTX PRO 4500", "NVIDIA RTX PRO 4500 Blackwell", 32623, _BLACKWELL, 82, False, ("RTX PRO 4500 Blackwell",)),
+    Card("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation", 49140, _ADA, 142, False),
+    Card("RTX 5000 Ada", "NVIDIA RTX 5000 Ada Generation", 32760, _ADA, 100, False),
+    Card("RTX 4000 Ada", "NVIDIA RTX 4000 Ada Generation", 20475, _ADA, 48, False),
+    Card("A6000", "NVIDIA RTX A6000", 48670, _AMPERE, 84, False, ("RTX A6000",)),
+    Card("A5000", "NVIDIA RTX A5000", 24564, _AMPERE, 64, False, ("RTX A5000",)),
+    _nvidia("A40", 46068, _AMPERE, 84, False),
+    _nvidia("A10", 23028, _AMPERE, 72, False),
+    _nvidia("A10G", 23028, _AMPERE, 80, False),
+    _nvidia("L4", 23034, _ADA, 58, False),
+    _nvidia("L40", 46068, _ADA, 142, False),
+    _nvidia("L40S", 45467, _ADA, 142, True),
+    Card("A100 80GB", "NVIDIA A100-SXM4-80GB", 81920, _AMPERE_DC, 108, False, ("A100", "A100 80GB PCIe", "A100-PCIE-80GB")),
+    Card("A100 40GB", "NVIDIA A100-SXM4-40GB", 40960, _AMPERE_DC, 108, False, ("A100-PCIE-40GB", "A100 40GB PCIe")),
+    Card("H100", "NVIDIA H100 80GB HBM3", 81081, _HOPPER, 132, True, ("H100 80GB", "H100 SXM", "H100 PCIe", "H100 SXM5")),
+    _nvidia("H200", 143771, _HOPPER, 132, False, "H200 SXM", "H200 141GB"),
+    _nvidia("B200", 183359, _BLACKWELL_DC, 148, False),
+    Card("V100", "Tesla V100-SXM2-32GB", 32510, _VOLTA, 80, False, ("V100 32GB", "V100-PCIE-32GB", "V100S-PCIE-32GB")),
+    Card("V100 16GB", "Tesla V100-SXM2-16GB", 16160, _VOLTA, 80, False, ("V100-PCIE-16GB",)),
+    _tesla("P40", 24438, _PASCAL, 30, False),
+    Card("P100", "Tesla P100-PCIE-16GB", 16276, (6, 0), 56, False, ("P100 16GB", "P100-SXM2-16GB")),
+    _tesla("T4", 14912, _TURING, 40, True),
 )
 """Each name once; where a card came in two sizes, the plain name means the larger one that is common."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from memplan.backends import cuda_fusion, fattn
+from memplan.backends import cuda_fusion, cuda_pool, fattn
 from memplan.backends.buffers import CudaBuffer
 from memplan.ggml.backend import Backend
 from memplan.ggml.tensor import contiguous_above
@@ -22,7 +22,7 @@ from memplan.releases import QuantizedConcat
 
 if TYPE_CHECKING:
     from memplan.backends.devices import Gpu
-    from memplan.ggml.backend import BufferType, Optimized
+    from memplan.ggml.backend import BufferType, Optimized, Scratch
     from memplan.ggml.tensor import Tensor
     from memplan.releases import Release
 
@@ -96,6 +96,7 @@ class CudaBackend(Backend):
         self.buft = self.cuda_buft
         self.reorders = release.cuda_joins_shared_experts
         self._cc = gpu.cc
+        self.pool = self.scratching = cuda_pool.pool_device(gpu, release)
         rules: dict[str, Rule] = dict.fromkeys(_ALWAYS, _always)
         rules |= _RULES
         rules["FLASH_ATTN_EXT"] = self._flash_attn_ext
@@ -140,6 +141,10 @@ class CudaBackend(Backend):
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
         """What its fusions change of a split; see ``memplan.backends.cuda_fusion``."""
         return cuda_fusion.graph_optimize(nodes, self.release, after)
+
+    def scratch(self, t: Tensor) -> Scratch:
+        """What the host code of ``t`` takes from the device's pool (``memplan.backends.cuda_pool``)."""
+        return cuda_pool.scratch(t, self.pool)
 
     def _flash_attn_ext(self, t: Tensor) -> bool:
         return fattn.best_kernel(t, self._cc, self.release) != fattn.NONE

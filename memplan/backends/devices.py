@@ -21,6 +21,10 @@ BACKENDS = (RPC, CUDA, ROCM, METAL, SYCL, VULKAN)
 registers them (src/llama.cpp: llama_prepare_model_devices; ggml/src/ggml-backend-reg.cpp, v0.5.0)."""
 
 
+_LARGEST = ((1200, 188), (1000, 160), (900, 132), (890, 142), (860, 84), (800, 108), (750, 72), (700, 80), (0, 60))
+"""Multiprocessors of the largest card from each compute capability on (NVIDIA's data sheets)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU.
@@ -31,7 +35,8 @@ class Gpu:
     llama.cpp a GPU without memory of its own. ``endpoint``: ``HOST:PORT`` of the server that has it (RPC).
     ``bandwidth``: its memory's peak, GB/s, where that was given: plans rank placements by it. ``card``: the name of a
     server's card, where that was given: its ``description`` is the endpoint, as llama.cpp has it. ``limits``: what
-    Vulkan's driver says of it, where that was given or assumed; see ``vulkan_limits``.
+    Vulkan's driver says of it, where that was given or assumed; see ``vulkan_limits``. ``sms``: its multiprocessors, 0
+    where they are not known.
     """
 
     description: str
@@ -44,6 +49,7 @@ class Gpu:
     bandwidth: float | None = None
     card: str = ""
     limits: VulkanLimits | None = None
+    sms: int = 0
 
     def __post_init__(self) -> None:
         if self.total <= 0 or not 0 <= self.free <= self.total:
@@ -72,6 +78,11 @@ class Gpu:
         if self.compute_capability is None:
             return 0
         return 100 * self.compute_capability[0] + 10 * self.compute_capability[1]
+
+    @property
+    def multiprocessors(self) -> int:
+        """Its multiprocessors; where they are not known, those of the largest card of its generation."""
+        return self.sms or next(sms for cc, sms in _LARGEST if self.cc >= cc)
 
 
 @dataclass(frozen=True, slots=True)

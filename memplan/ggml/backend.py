@@ -57,17 +57,44 @@ Optimized: TypeAlias = "tuple[list[Tensor], list[tuple[Tensor, Tensor]]]"
 """A split's nodes in the order in which they are computed, and lifetimes to stretch: (tensor, the node it outlives)."""
 
 
+SCRATCH_OPS = frozenset(
+    {"MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN_EXT", "TOP_K", "ARGSORT", "SSM_SCAN", "SOLVE_TRI", "OUT_PROD"}
+)
+"""Ops for which some backend takes scratch that counts."""
+
+ALIGNMENT = 128
+"""What each piece of scratch is rounded up to (``ggml_cuda_pool_vmm::alloc``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """What one op's host code holds at run time: pieces, each with what it is for and its bytes.
+
+    ``cublas``: whether it goes through cuBLAS, whose workspace is taken once for all.
+    """
+
+    pieces: tuple[tuple[str, int], ...] = ()
+    cublas: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pieces at once, each rounded up."""
+        return sum([-(-size // ALIGNMENT) * ALIGNMENT for _, size in self.pieces])
+
+
 class Backend(ABC):
     """One device as the scheduler sees it.
 
     Attributes:
         name: ``CUDA0``, ``CPU``.  buft: the type its compute buffer is taken from.
+        scratching: what ``scratch`` depends on beside the tensor; None where run-time scratch is not modelled.
         reorders: whether ``graph_optimize`` may change the order of nodes, so that it has to be given whole splits.
     """
 
     name: str
     buft: BufferType
     reorders: bool = False
+    scratching: Hashable = None
 
     @abstractmethod
     def supports_op(self, t: Tensor) -> bool:
@@ -88,3 +115,7 @@ class Backend(ABC):
         list itself is not to be changed.
         """
         return nodes, []
+
+    def scratch(self, t: Tensor) -> Scratch:
+        """What computing ``t`` takes at run time beside the compute buffer; see ``scratching``."""
+        return Scratch()

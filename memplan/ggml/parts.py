@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memplan.ggml.backend import Buffer, BufferType
+from memplan.ggml.backend import SCRATCH_OPS, Backend, Buffer, BufferType
 from memplan.ggml.gallocr import INPLACE_OPS
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import FLAG_INPUT, VIEW_OPS, Tensor
@@ -55,6 +55,7 @@ class Part:
     number: int = -1
     loaded: tuple[Buffer | None, ...] | None = None
     _sizes: dict[Hashable, dict[int, int]] = field(default_factory=dict)
+    _scratch: dict[Hashable, list[tuple[int, int, bool]]] = field(default_factory=dict)
 
     def signature(self) -> tuple[object, ...]:
         """What the order and the places of tensors depend on, sizes left out; equal for parts of equal structure."""
@@ -84,6 +85,15 @@ class Part:
             mask = buft.alignment - 1
             size = sizes[i] = (buft.alloc_size(self.tensor(i)) + mask) & ~mask
         return size
+
+    def scratch(self, backend: Backend) -> list[tuple[int, int, bool]]:
+        """The nodes that take scratch at run time if ``backend`` computes them: (node, bytes, through cuBLAS)."""
+        known = self._scratch.get(backend.scratching)
+        if known is None:
+            found = [(i, backend.scratch(t)) for i, t in enumerate(self.nodes) if t.op in SCRATCH_OPS]
+            known = [(i, taken.nbytes, taken.cublas) for i, taken in found if taken.pieces or taken.cublas]
+            self._scratch[backend.scratching] = known
+        return known
 
 
 class PartBuilder:

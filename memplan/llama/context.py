@@ -71,11 +71,17 @@ class ContextParams:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The batch a graph is reserved for: ``n_tokens`` over ``n_seqs`` sequences, ``n_outputs`` of them with logits."""
+    """The batch a graph is made for: ``n_tokens`` over ``n_seqs`` sequences, ``n_outputs`` of them with logits.
+
+    ``filled``: tokens that each of these sequences holds once the batch is computed; None for a reserve, whose graph
+    reads all cells of every cache.  ``others``: tokens of the other sequences that share a cache with them.
+    """
 
     n_tokens: int
     n_seqs: int
     n_outputs: int
+    filled: int | None = None
+    others: int = 0
 
     @staticmethod
     def of(n_tokens: int, n_seqs: int, n_outputs: int) -> Batch:
@@ -290,14 +296,14 @@ class Context:
             disabled=tuple(disabled),
         )
 
-    def _pins_nodes(self, batch: Batch) -> bool:
+    def pins_nodes(self, batch: Batch) -> bool:
         """Whether norms and last nodes are assigned while the graph is built (``graph_get_cb``)."""
         return batch.n_tokens < SMALL_BATCH or self.devices.full_offload
 
     def _quick_generation(self, batch: Batch) -> tuple[int, int, set[str]]:
         layer_home = self.devices.layer_home
         graph = self.graphs.in_parts(batch, self.fused)
-        schedule = self.quick.schedule(graph, layer_home, self._pins_nodes(batch), not self.offload_kqv)
+        schedule = self.quick.schedule(graph, layer_home, self.pins_nodes(batch), not self.offload_kqv)
         misplaced = {
             op
             for p, il in zip(schedule.placed, graph.layers, strict=True)
@@ -312,10 +318,11 @@ class Context:
         schedule = self.quick.schedule(graph, self.devices.layer_home, False, False)
         return self.quick.sizes(graph, schedule), graph.n_nodes, len(schedule.splits)
 
-    def _plain_generation(self, batch: Batch) -> tuple[int, int, set[str]]:
+    def plain_split(self, batch: Batch) -> BuiltGraph:
+        """The whole graph, with a device for each node."""
         d = self.devices
         built = self.graphs.whole(batch, self.fused)
-        if self._pins_nodes(batch):
+        if self.pins_nodes(batch):
             for t, il in built.pinned:
                 if il >= 0 and d.backends[d.layer_home[il]].supports_op(t):
                     t.backend = d.layer_home[il]
@@ -323,6 +330,10 @@ class Context:
             for t in built.on_host:
                 t.backend = len(d.backends) - 1
         self.sched.split_graph(built.graph)
+        return built
+
+    def _plain_generation(self, batch: Batch) -> tuple[int, int, set[str]]:
+        built, d = self.plain_split(batch), self.devices
         misplaced = {op for op, t, il in built.fused_nodes if t.backend != d.layer_home[il]}
         return len(built.graph.nodes), len(self.sched.splits), misplaced
 

@@ -8,14 +8,19 @@ from memplan.ggml.tensor import Shape, Tensor
 from memplan.gguf.types import F32, I32, GGMLType
 
 
-def mul_mat(a: Tensor, b: Tensor) -> Tensor:
-    """``b`` times the transpose of ``a``: ne = (a1, b1, b2, b3) (``ggml_mul_mat``)."""
+def mul_mat(a: Tensor, b: Tensor, *, f32: bool = False, hadamard: bool = False) -> Tensor:
+    """``b`` times the transpose of ``a``: ne = (a1, b1, b2, b3) (``ggml_mul_mat``).
+
+    ``f32``: computed in f32 (``ggml_mul_mat_set_prec``).  ``hadamard``: ``a`` is a Hadamard matrix
+    (``ggml_mul_mat_set_hint``). Both decide nothing but which kernel is taken.
+    """
     ane, bne = a.ne, b.ne
     if not (ane[0] == bne[0] and bne[2] % ane[2] == 0 and bne[3] % ane[3] == 0):
         failed("ggml_can_mul_mat(a, b)")
     if not (a.nb[0] <= a.nb[1]):
         failed("!ggml_is_transposed(a)")
-    return result("MUL_MAT", F32, (ane[1], bne[1], bne[2], bne[3]), [a, b])
+    params: Params | None = {"f32": f32, "hadamard": hadamard} if f32 or hadamard else None
+    return result("MUL_MAT", F32, (ane[1], bne[1], bne[2], bne[3]), [a, b], params)
 
 
 def mul_mat_id(a: Tensor, b: Tensor, ids: Tensor, f32_source: bool = False) -> Tensor:

@@ -82,7 +82,8 @@ class Attention(GraphBase[H]):
     def build_kq_mask(self, cache: KVCache, name: str) -> Tensor:
         """(cells, tokens of a stream, 1, streams), in f16 for flash attention (``build_attn_inp_kq_mask``)."""
         kind = F16 if "FLASH_ATTN" in self.fused else F32
-        return ops.new_input(kind, cache.size, self.batch.n_tokens // cache.n_stream, 1, cache.n_stream, name=name)
+        n_kv, n_stream = self.cells(cache)
+        return ops.new_input(kind, n_kv, self.batch.n_tokens // n_stream, 1, n_stream, name=name)
 
     def build_attn(
         self, inp: AttnInputs, q: Tensor, k: Tensor, v: Tensor, il: int, *, out: str = "attn_output"
@@ -148,7 +149,7 @@ class Attention(GraphBase[H]):
                 cur = ops.cont(ops.permute(cur, 0, 2, 1, 3))
             cur = ops.reshape(cur, cur.ne[0] * cur.ne[1], cur.ne[2] * cur.ne[3])
         else:
-            kq = self.cb(ops.mul_mat(k, q), "kq", il)
+            kq = self.cb(ops.mul_mat(k, q, f32=True), "kq", il)
             if bias:
                 zeros = ops.fill(ops.new(F32, mask.ne[0], mask.ne[1], q.ne[2], mask.ne[3]))
                 kq = self.cb(ops.add(kq, zeros), "kq_plus_kq_b", il)
@@ -193,16 +194,21 @@ class Attention(GraphBase[H]):
             cache = ops.reshape(cache, n, cache.ne[1] * cache.ne[2])
         return ops.set_rows(cache, cur, idxs)
 
-    def _v_trans(self, role: str) -> bool:
+    def _cache(self, role: str) -> KVCache:
+        """The cache that a role's tensors are part of."""
         name = role.partition("@")[2]
-        return any(isinstance(c, KVCache) and c.name == name and c.v_trans for c in self.memory.caches.values())
+        return next(c for c in self.memory.caches.values() if isinstance(c, KVCache) and c.name == name)
+
+    def _v_trans(self, role: str) -> bool:
+        return self._cache(role).v_trans
 
     def get_k(self, role: str, n_embd_head: int, n_head: int, il: int) -> Tensor:
         """A cache as attention reads it: (head size, heads, cells, streams) (``llama_kv_cache::get_k``)."""
         t = self.leaf(role, il)
         row, n, size = t.type.row_size, t.ne[0], t.ne[1]
+        n_kv, n_stream = self.cells(self._cache(role))
         nb = (t.type.type_size, row(n_embd_head), row(n), row(n * size))
-        return ops.view(t, (n_embd_head, n_head, size, t.ne[2]), nb)
+        return ops.view(t, (n_embd_head, n_head, n_kv, n_stream), nb)
 
     def get_v(self, role: str, n_embd_head: int, n_head: int, il: int) -> Tensor:
         """The same for values; (cells, heads, head size, streams) where they are transposed (``get_v``)."""
@@ -210,8 +216,9 @@ class Attention(GraphBase[H]):
             return self.get_k(role, n_embd_head, n_head, il)
         t = self.leaf(role, il)
         row, n, size = t.type.row_size, t.ne[0], t.ne[1]
+        n_kv, n_stream = self.cells(self._cache(role))
         nb = (t.type.type_size, row(size * n_embd_head), row(size), row(size * n))
-        return ops.view(t, (size, n_head, n_embd_head, t.ne[2]), nb)
+        return ops.view(t, (n_kv, n_head, n_embd_head, n_stream), nb)
 
 
 def _rot(n: int, name: str) -> Tensor | None:

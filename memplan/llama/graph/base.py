@@ -13,7 +13,7 @@ from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import Tensor
 from memplan.gguf.types import F32, I32
 from memplan.llama.hparams import HParams
-from memplan.llama.memory.kv import KVCache
+from memplan.llama.memory.kv import KVCache, cells_read
 
 if TYPE_CHECKING:
     from memplan.llama.context import Batch, Fused
@@ -43,7 +43,7 @@ class GraphBase(Generic[H]):
     """A graph in the making.
 
     Attributes:
-        hp: the model.  batch: what the graph is reserved for.  fused: which ops are fused.  memory: caches and states.
+        hp: the model.  batch: what the graph is for.  fused: which ops are fused.  memory: caches and states.
         release: whose forms the pieces have.
         graph: the nodes and leafs.  roles: what each weight, cache and state is.
         fused_nodes: fused op, its node and its layer, in order (``add_fused_node``).
@@ -90,9 +90,12 @@ class GraphBase(Generic[H]):
         """A layer's weight."""
         return self.leaf(f"{name}.weight", il)
 
-    def mm(self, il: int, name: str, cur: Tensor) -> Tensor:
-        """A product with a layer's weight, scaled where the file has a scale (``build_lora_mm``)."""
-        res = ops.mul_mat(self.w(il, name), cur)
+    def mm(self, il: int, name: str, cur: Tensor, *, f32: bool = False) -> Tensor:
+        """A product with a layer's weight, scaled where the file has a scale (``build_lora_mm``).
+
+        ``f32``: to be computed in f32, which decides what it takes at run time.
+        """
+        res = ops.mul_mat(self.w(il, name), cur, f32=f32)
         scale = self.maybe(f"{name}.scale", il)
         return res if scale is None else ops.mul(res, scale)
 
@@ -133,7 +136,7 @@ class GraphBase(Generic[H]):
         n = rot.ne[0]
         rows = cur.nelements // n
         res = ops.reshape(cur, n, rows) if cur.is_contiguous else ops.cont(cur, n, rows)
-        return ops.reshape(ops.mul_mat(rot, res), *cur.ne)
+        return ops.reshape(ops.mul_mat(rot, res, hadamard=True), *cur.ne)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -157,6 +160,14 @@ class GraphBase(Generic[H]):
         cache = self.memory.caches[name]
         assert isinstance(cache, KVCache)  # what the architecture made by this name
         return cache
+
+    def cells(self, cache: KVCache) -> tuple[int, int]:
+        """Cells and streams of a cache that this graph reads (``llama_kv_cache::get_n_kv``)."""
+        batch, shared = self.batch, cache.n_stream == 1
+        held = batch.filled
+        if held is not None and shared:
+            held += batch.others
+        return cells_read(cache.size, held), 1 if shared else batch.n_seqs
 
     def build_inp_out_ids(self) -> Tensor:
         """Which tokens are asked for (``build_inp_out_ids``)."""

@@ -89,7 +89,8 @@ class FeedForward(GraphBase[H]):
         n_embd, used = cur.ne[0], hp.n_expert_used[il]
         logits = probs_in
         if logits is None:
-            logits = self.cb(self.mm(il, "ffn_gate_inp", cur), "ffn_moe_logits", il)
+            logits = self.mm(il, "ffn_gate_inp", cur, f32=gating == "SQRT_SOFTPLUS")
+            self.cb(logits, "ffn_moe_logits", il)
         biased = self.biased(logits, il, "ffn_gate_inp")
         if biased is not logits:
             logits = self.cb(biased, "ffn_moe_logits_biased", il)

@@ -26,6 +26,11 @@ def pad_cells(cells: int) -> int:
     return -(-cells // CELL_PADDING) * CELL_PADDING
 
 
+def cells_read(size: int, held: int | None) -> int:
+    """Cells of a cache that a graph reads once it holds ``held`` (``get_n_kv``); None: all, as a reserve does."""
+    return size if held is None else min(size, max(CELL_PADDING, pad_cells(held)))
+
+
 @dataclass(frozen=True)
 class KVCache:
     """One cache; every layer's tensors are (elements of all heads, ``size``, ``n_stream``).

@@ -31,8 +31,9 @@ class DeepSeek4Graph(HyperConnections, Attention):
         self.inp_out_ids = self.build_inp_out_ids()
         self.k_idxs = ops.new_input(I64, n)
         raw = memory.keys("raw")
-        masks = self.masks = mask_types(self.release, self.fused, memory)
-        self.raw_mask = ops.new_input(masks.raw, raw.size, n // raw.n_stream, 1, raw.n_stream, name="attn_inp_kq_mask")
+        masks = self.masks = mask_types(self.release, self.fused, memory.kv_unified, self.batch.n_seqs)
+        n_kv, n_stream = self.cells(raw)
+        self.raw_mask = ops.new_input(masks.raw, n_kv, n // n_stream, 1, n_stream, name="attn_inp_kq_mask")
         self.raw_rot = k_rot(raw)
         rotated = self.release.rotates_compressed_keys
         self.csa = self.comp_inputs(memory.keys("csa"), memory.state("csa"), masks.compressed, rotated)
@@ -46,6 +47,11 @@ class DeepSeek4Graph(HyperConnections, Attention):
         """The inputs of one compressed cache."""
         blocks = n_blocks(self.release, self.batch, state.ratio)
         return Inputs(cache, state, self.batch, blocks, mask_type, rotated)
+
+    def cells(self, cache: KVCache) -> tuple[int, int]:
+        """All cells of a compressed cache, of which a view is taken then; every sequence has a stream of its own."""
+        n_kv, _ = super().cells(cache)
+        return (cache.size if cache.name else n_kv), self.batch.n_seqs
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then experts, each between hyper-connections."""

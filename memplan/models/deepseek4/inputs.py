@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.gguf.types import F16, F32, I32, I64, GGMLType
+from memplan.llama.memory.kv import cells_read
 from memplan.models.deepseek4.hparams import CSA_RATIO
 from memplan.releases import Indexer, Release
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.context import Batch, Fused
     from memplan.llama.memory.kv import KVCache
-    from memplan.models.deepseek4.memory import CompState, DeepSeek4Memory
+    from memplan.models.deepseek4.memory import CompState
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +35,19 @@ class MaskTypes:
     indexer: GGMLType
 
 
-def mask_types(release: Release, fused: Fused, memory: DeepSeek4Memory) -> MaskTypes:
+def mask_types(release: Release, fused: Fused, kv_unified: bool, n_seqs: int) -> MaskTypes:
     """The masks of one graph (``dsv4_build_raw_kq_mask``, ``dsv4_build_comp_inputs``)."""
     if release.masks_follow_attention:
         both = F16 if "FLASH_ATTN" in fused else F32
         masked = "LIGHTNING_INDEXER" in fused and release.indexer is Indexer.FUSED
         return MaskTypes("FLASH_ATTN" in fused, both, both, F16 if masked else F32)
-    flash = "FLASH_ATTN" in fused and not (memory.kv_unified and memory.keys("raw").n_stream > 1)
+    flash = "FLASH_ATTN" in fused and not (kv_unified and n_seqs > 1)
     return MaskTypes(flash, F16 if flash else F32, F32, F32)
 
 
 def n_blocks(release: Release, batch: Batch, ratio: int) -> int:
-    """Blocks that a reserved batch closes (``dsv4_build_reserve_comp_plan``)."""
-    if release.blocks_over_all_slots:
+    """Blocks that a batch closes (``dsv4_build_reserve_comp_plan``; of a batch that is known ``..._comp_plan``)."""
+    if release.blocks_over_all_slots and batch.filled is None:
         # every sequence may end within a block of its own
         return batch.n_tokens // ratio + max(1, batch.n_seqs)
     each = batch.n_tokens // batch.n_seqs
@@ -72,7 +73,8 @@ class Inputs:
     def __init__(
         self, cache: KVCache, state: CompState, batch: Batch, blocks: int, mask_type: GGMLType, rotated: bool
     ) -> None:
-        n_stream, n_rows = cache.n_stream, state.state_size * state.n_stream
+        n_stream, n_rows = batch.n_seqs, state.state_size * state.n_stream
+        n_kv = cells_read(cache.size, None if batch.filled is None else batch.filled // state.ratio)
         n_persist = min(batch.n_tokens, n_rows)
         # a CSA block also reads the block before
         n_read = (2 if state.ratio == CSA_RATIO else 1) * state.ratio * blocks
@@ -86,7 +88,7 @@ class Inputs:
         self.state_write_idxs = ops.new_input(I64, blocks, name=prefix + "state_write_idxs")
         self.state_write_pos = ops.new_input(I32, blocks, name=prefix + "state_write_pos")
         self.kq_mask = ops.new_input(
-            mask_type, cache.size, batch.n_tokens // n_stream, 1, n_stream, name=prefix + "kq_mask"
+            mask_type, n_kv, batch.n_tokens // n_stream, 1, n_stream, name=prefix + "kq_mask"
         )
         self.k_rot = k_rot(cache) if rotated else None
 

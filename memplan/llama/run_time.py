@@ -1,0 +1,89 @@
+"""What kernels take at run time: the batches that a prompt is cut into, and the scratch that their graphs need.
+
+Follows ``llama_batch_allocr::split_equal`` and ``llama_context::decode`` (src/llama-batch.cpp, src/llama-context.cpp,
+v0.5.0): llama-server fills one slot after another, in batches of ``n_batch`` that are cut into ubatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.ggml.backend import SCRATCH_OPS
+from memplan.llama.context import Batch, Context, ContextParams
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """The op that takes most on one device; ``layer``: the layer it is part of, -1 for none.  ``batch``: when."""
+
+    tensor: Tensor
+    layer: int
+    batch: Batch
+
+
+@dataclass(slots=True)
+class DeviceScratch:
+    """The scratch of one device: the most that one op holds at once, which op, and whether any goes through cuBLAS."""
+
+    most: int = 0
+    taker: Taker | None = None
+    cublas: bool = False
+
+    def add(self, nbytes: int, cublas: bool, t: Tensor, layer: int, batch: Batch) -> None:
+        """Count one op's."""
+        self.cublas = self.cublas or cublas
+        if nbytes > self.most:
+            self.most = nbytes
+            self.taker = Taker(t, layer, batch)
+
+
+def measure(context: Context, batches: Iterable[Batch]) -> list[DeviceScratch]:
+    """What computing these batches takes of each of the context's backends at run time; its reserve comes first."""
+    found = [DeviceScratch() for _ in context.devices.backends]
+    for batch in batches:
+        (_of_graph if context.plain else _of_parts)(context, batch, found)
+    return found
+
+
+def _of_parts(context: Context, batch: Batch, found: list[DeviceScratch]) -> None:
+    backends, layer_home = context.devices.backends, context.devices.layer_home
+    graph = context.graphs.in_parts(batch, context.fused)
+    schedule = context.quick.schedule(graph, layer_home, context.pins_nodes(batch), not context.offload_kqv)
+    for placed, layer in zip(schedule.placed, graph.layers, strict=True):
+        part, homes = placed.part, placed.final
+        for home, backend in enumerate(backends):
+            if backend.scratching is not None and home in homes:
+                for node, nbytes, cublas in part.scratch(backend):
+                    if homes[node] == home:
+                        found[home].add(nbytes, cublas, part.nodes[node], layer, batch)
+
+
+def _of_graph(context: Context, batch: Batch, found: list[DeviceScratch]) -> None:
+    for t in context.plain_split(batch).graph.nodes:
+        backend = context.devices.backends[t.backend]
+        if t.op in SCRATCH_OPS and backend.scratching is not None:
+            taken = backend.scratch(t)
+            found[t.backend].add(taken.nbytes, taken.cublas, t, -1, batch)
+
+
+def prompt_batches(params: ContextParams, filled: int) -> tuple[Batch, ...]:
+    """The ubatches of a prompt of ``filled`` tokens in the last slot: each size where the caches are fullest.
+
+    The other slots hold as much already.
+    """
+    filled = min(filled, params.n_ctx_seq)
+    others = min(filled * (params.n_seq_max - 1), params.n_ctx - filled)
+    ends: dict[int, int] = {}
+    whole = filled // params.n_batch * params.n_batch
+    for start, stop in ((whole - params.n_batch, whole), (whole, filled)):
+        at = max(0, start)
+        while at < stop:
+            size = min(params.n_ubatch, stop - at)
+            at += size
+            ends[size] = at
+    return tuple([Batch(size, 1, 1, end, others) for size, end in ends.items()])

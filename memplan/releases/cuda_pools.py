@@ -1,0 +1,132 @@
+"""What a release does differently in the scratch that CUDA's kernels take at run time, by build.
+
+Kept apart from ``Release``: none of it touches what llama.cpp allocates before the first batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from memplan.releases.switches import Release
+
+
+class SparseAttention(Enum):
+    """How flash attention gathers the keys that a sparse mask leaves (fattn.cu: ..._shall_use_sparse)."""
+
+    NONE = "none"
+    BY_QUERY = "by query"
+    """A list of keys for each row of the mask; heads of 512 and 576 alone."""
+    BY_TILE = "by tile"
+    """A list for each tile of queries, where that beats attention over all keys; heads of 256 too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRules:
+    """Switches of CUDA's pools."""
+
+    converts_both_sides: bool
+    """A product that goes through cuBLAS converts both sides to the type that it is computed in (ggml-cuda.cu:
+    ggml_cuda_mul_mat_cublas). Before, batched products and single ones had ways of their own
+    (ggml_cuda_mul_mat_batched_cublas, ggml_cuda_op_mul_mat)."""
+
+    tiles_by_type: bool
+    """MMQ has a table of tile sizes (mmq-config-*.cuh), and pads activations by what one batch can use. Before, every
+    product was padded by the device's largest tile (mmq.cuh: get_mmq_x_max_host)."""
+
+    pads_experts_by_tokens: bool
+    """The padding of an experts' product follows its tokens, not its second dimension (mmq.cu: ggml_cuda_mul_mat_q)."""
+
+    nvfp4_scales: bool
+    """Activations for NVFP4 matrices have a scale a row (same function)."""
+
+    old_cards_multiply_experts: bool
+    """MMQ multiplies experts on Pascal cards without integer dot products, too (ggml_cuda_should_use_mmq)."""
+
+    slow_bf16_as_f32: bool
+    """Cards without fast bf16 compute products of bf16 matrices in f32 (ggml_cuda_mul_mat_cublas)."""
+
+    vector_on_the_right: bool
+    """A product with a matrix of one row is computed as the product of its vector (ggml_cuda_mul_mat)."""
+
+    top_k_in_chunks: bool
+    """TOP_K sorts at most 64 MiB of scores at once (top-k.cu: ggml_cuda_op_top_k)."""
+
+    sorted_keys_apart: bool
+    """Sorted keys have room of their own beside the unsorted ones (argsort.cu: argsort_f32_i32_cuda_cub)."""
+
+    sparse_attention: SparseAttention
+    """How flash attention gathers keys."""
+
+    attention_pairs: bool
+    """Heads over 256 have flash attention for two query heads a key head (fattn.cu:
+    ggml_cuda_flash_attn_ext_mma_f16_switch_ncols2)."""
+
+    wide_batches_256: bool
+    """16 columns of heads of 256 take 64 keys at once, not 32 (fattn-mma-f16.cuh)."""
+
+    wide_batches_512: bool
+    """8 and 16 columns of heads of 512 take 64 keys at once, not 32 (same file)."""
+
+    chunked_scan: bool
+    """Mamba-2 prompts are scanned in chunks, through cuBLAS (ssm-scan.cu: ssm_scan_ssd_f32_cuda)."""
+
+    cublas_workspace: bool
+    """cuBLAS's workspace is llama.cpp's own (common.cuh: cublas_handle). Before, cuBLAS took it by itself."""
+
+
+_OLDEST = PoolRules(
+    converts_both_sides=False,
+    tiles_by_type=False,
+    pads_experts_by_tokens=False,
+    nvfp4_scales=False,
+    old_cards_multiply_experts=False,
+    slow_bf16_as_f32=False,
+    vector_on_the_right=False,
+    top_k_in_chunks=False,
+    sorted_keys_apart=False,
+    sparse_attention=SparseAttention.NONE,
+    attention_pairs=False,
+    wide_batches_256=False,
+    wide_batches_512=False,
+    chunked_scan=False,
+    cublas_workspace=False,
+)
+_B10068 = replace(
+    _OLDEST, converts_both_sides=True, tiles_by_type=True, top_k_in_chunks=True, attention_pairs=True
+)
+_B10361 = replace(_B10068, nvfp4_scales=True, vector_on_the_right=True, chunked_scan=True)
+_V0_4_0 = replace(
+    _B10361,
+    old_cards_multiply_experts=True,
+    sparse_attention=SparseAttention.BY_QUERY,
+    cublas_workspace=True,
+)
+_V0_5_0 = replace(
+    _V0_4_0,
+    slow_bf16_as_f32=True,
+    sorted_keys_apart=True,
+    sparse_attention=SparseAttention.BY_TILE,
+    wide_batches_256=True,
+    wide_batches_512=True,
+)
+_B11434 = replace(_V0_5_0, pads_experts_by_tokens=True)
+
+SINCE: tuple[tuple[int, PoolRules], ...] = (
+    (0, _OLDEST),
+    (10068, _B10068),
+    (10361, _B10361),
+    (10852, _V0_4_0),
+    (11200, _V0_5_0),
+    (11434, _B11434),
+)
+"""Each with the first modelled build that was read to have it; builds between are taken as the one before."""
+
+
+@lru_cache(maxsize=32)
+def pool_rules(release: Release) -> PoolRules:
+    """The switches of a release: the newest not after its build."""
+    return [rules for build, rules in SINCE if build <= release.build][-1]

@@ -1,0 +1,75 @@
+"""What kernels take at run time, as llama.cpp's own host code does: ``tests/data/golden/pools.jsonl``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memplan.backends.cuda import CudaBackend
+from memplan.backends.cuda_pool import pool_bytes, workspace_bytes
+from memplan.estimator import ask
+from memplan.llama.context import Batch, Context, ContextParams
+from memplan.llama.flags import parse_flags
+from memplan.llama.run_time import measure, prompt_batches
+from memplan.rig import make_gpu
+from tests.test_golden import GOLDEN, Case, Rig, header
+
+CASES: list[Case] = sorted(
+    map(json.loads, (GOLDEN / "pools.jsonl").read_text().splitlines()), key=lambda c: (c["model"], c["release"])
+)
+
+
+def context(case: Case) -> Context:
+    gpus = []
+    for g in case["gpus"]:
+        major, minor = g["cc"].split(".")
+        gpus.append(make_gpu(g["name"], g["total_mib"] << 20, g["free_mib"] << 20, (int(major), int(minor))))
+    flags = parse_flags(case["args"], case["app"])
+    _, question = ask(header(json.dumps(case["model"])), flags, Rig(tuple(gpus)), case["release"], case["deny"])
+    assert question.made is not None
+    return question.made[2]
+
+
+def taken(found: Context, tokens: int) -> dict[str, tuple[int, int]]:
+    """Bytes of each device's pool and of cuBLAS's workspace."""
+    devices = {}
+    batches = prompt_batches(found.params, tokens)
+    for backend, scratch in zip(found.devices.backends, measure(found, batches), strict=True):
+        if isinstance(backend, CudaBackend):
+            workspace = workspace_bytes(backend.pool) if scratch.cublas else 0
+            devices[backend.name] = pool_bytes(scratch.most), workspace
+    return devices
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['release']}-{case['id']}")
+def test_pools_and_workspaces_are_llama_cpp_s_own(case: Case) -> None:
+    found = context(case)
+    last = case["truth"]["run"][-1]
+    truth = {f"CUDA{i}": sizes for i, sizes in enumerate(zip(last["pool"], last["malloc"], strict=True))}
+    assert taken(found, case["tokens"]) == truth
+    if case in CASES[::8]:
+        found.plain = True
+        assert taken(found, case["tokens"]) == truth
+
+
+def params(n_ctx: int = 16384, n_seq_max: int = 1, unified: bool = False, n_ubatch: int = 512) -> ContextParams:
+    n_ctx_seq = n_ctx if unified else n_ctx // n_seq_max
+    return ContextParams(n_ctx, n_ctx_seq, 2048, n_ubatch, n_seq_max, n_seq_max, unified)
+
+
+def test_a_prompt_is_cut_into_ubatches_and_each_size_counts_where_the_caches_are_fullest() -> None:
+    assert prompt_batches(params(), 16384) == (Batch(512, 1, 1, 16384),)
+    assert prompt_batches(params(), 5000) == (Batch(512, 1, 1, 4608), Batch(392, 1, 1, 5000))
+    assert prompt_batches(params(n_ubatch=1500), 4500) == (
+        Batch(1500, 1, 1, 3548),
+        Batch(548, 1, 1, 4096),
+        Batch(404, 1, 1, 4500),
+    )
+    assert prompt_batches(params(), 100) == (Batch(100, 1, 1, 100),)
+
+
+def test_the_last_slot_s_prompt_comes_when_the_others_are_full() -> None:
+    assert prompt_batches(params(n_seq_max=4), 4096) == (Batch(512, 1, 1, 4096, 12288),)
+    assert prompt_batches(params(n_seq_max=4, unified=True), 16384) == (Batch(512, 1, 1, 16384),)
+    assert prompt_batches(params(n_seq_max=4), 1 << 20) == prompt_batches(params(n_seq_max=4), 4096)
