@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def test_a_spec_with_all_figures_is_taken_as_it_is() -> None:
-    gpu = Gpu("NVIDIA GeForce RTX 3090", 24268 * MIB, 23868 * MIB, (8, 6))
+    gpu = Gpu("NVIDIA GeForce RTX 3090", 24268 * MIB, 23868 * MIB, (8, 6), sms=82)
     assert parse_gpu_spec("NVIDIA GeForce RTX 3090:24268:23868:8.6") == (gpu,)
     assert parse_gpu_spec("2*NVIDIA GeForce RTX 3090:24268:23868:8.6") == (gpu, gpu)
     assert parse_gpu_spec(" 2 x  NVIDIA GeForce RTX 3090 : 24268 : 23868 : 8.6 ") == (gpu, gpu)

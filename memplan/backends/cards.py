@@ -108,9 +108,19 @@ CARDS: tuple[Card, ...] = (
     _nvidia("L4", 23034, _ADA, 58, False),
     _nvidia("L40", 46068, _ADA, 142, False),
     _nvidia("L40S", 45467, _ADA, 142, True),
-    Card("A100 80GB", "NVIDIA A100-SXM4-80GB", 81920, _AMPERE_DC, 108, False, ("A100", "A100 80GB PCIe", "A100-PCIE-80GB")),
+    Card(
+        "A100 80GB",
+        "NVIDIA A100-SXM4-80GB",
+        81920,
+        _AMPERE_DC,
+        108,
+        False,
+        ("A100", "A100 80GB PCIe", "A100-PCIE-80GB"),
+    ),
     Card("A100 40GB", "NVIDIA A100-SXM4-40GB", 40960, _AMPERE_DC, 108, False, ("A100-PCIE-40GB", "A100 40GB PCIe")),
-    Card("H100", "NVIDIA H100 80GB HBM3", 81081, _HOPPER, 132, True, ("H100 80GB", "H100 SXM", "H100 PCIe", "H100 SXM5")),
+    Card(
+        "H100", "NVIDIA H100 80GB HBM3", 81081, _HOPPER, 132, True, ("H100 80GB", "H100 SXM", "H100 PCIe", "H100 SXM5")
+    ),
     _nvidia("H200", 143771, _HOPPER, 132, False, "H200 SXM", "H200 141GB"),
     _nvidia("B200", 183359, _BLACKWELL_DC, 148, False),
     Card("V100", "Tesla V100-SXM2-32GB", 32510, _VOLTA, 80, False, ("V100 32GB", "V100-PCIE-32GB", "V100S-PCIE-32GB")),

@@ -94,8 +94,11 @@ def _grouped(t: Tensor) -> bool:
     """Whether query heads that share a key head can share a tile (``use_gqa_opt``)."""
     params = t.params or {}
     mask = t.src[3] if params.get("mask") else None
-    return mask is not None and not params.get("max_bias") and t.src[1].ne[1] % KQ_STRIDE == 0 and all(
-        x.type.is_quantized or x.nb[1] % 16 == x.nb[2] % 16 == x.nb[3] % 16 == 0 for x in (*t.src[:3], mask)
+    return (
+        mask is not None
+        and not params.get("max_bias")
+        and t.src[1].ne[1] % KQ_STRIDE == 0
+        and all(x.type.is_quantized or x.nb[1] % 16 == x.nb[2] % 16 == x.nb[3] % 16 == 0 for x in (*t.src[:3], mask))
     )
 
 

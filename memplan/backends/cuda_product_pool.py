@@ -224,19 +224,13 @@ def _shared_tiles(rows: int, columns: int, matrices: int, tiles: tuple[int, ...]
 def _cublas(a: Tensor, b: Tensor, t: Tensor, device: PoolDevice) -> Scratch:
     """``ggml_cuda_mul_mat_cublas``: what is of another type than the product is computed in is converted whole."""
     cc = device.cc
-    compute = a.type
-    if compute.is_quantized:
-        compute = F16 if _fast_f16(cc) else F32
-    elif compute is F16 and not _fast_f16(cc):
-        compute = F32
-    elif compute is BF16 and cc < AMPERE and device.rules.slow_bf16_as_f32 and b.ne[1] > (8 if cc >= VOLTA else 128):
-        compute = F32
-    if (t.params or {}).get("f32"):
+    compute = F16 if a.type.is_quantized else a.type
+    slow_bf16 = compute is BF16 and cc < AMPERE and b.ne[1] > (8 if cc >= VOLTA else 128)
+    slow = (compute is F16 and not _fast_f16(cc)) or (slow_bf16 and device.rules.slow_bf16_as_f32)
+    if slow or (t.params or {}).get("f32"):
         compute = F32
     size = compute.type_size
-    pieces = [
-        (name, size * s.nelements) for name, s in (("matrix", a), ("activations", b)) if s.type is not compute
-    ]
+    pieces = [(name, size * s.nelements) for name, s in (("matrix", a), ("activations", b)) if s.type is not compute]
     if compute is F16 and not VOLTA <= cc < TURING:
         pieces.append(("result", size * t.nelements))
     plain = [s.type is compute or _without_gaps(s) for s in (a, b)]
@@ -246,9 +240,7 @@ def _cublas(a: Tensor, b: Tensor, t: Tensor, device: PoolDevice) -> Scratch:
 def _pointers(a: Tensor, b: Tensor, as_they_are: list[bool]) -> list[tuple[str, int]]:
     """Pointers to the matrices of a batch, where steps between them are not all alike (``cublasGemmBatchedEx``)."""
     batch = b.ne[2] * b.ne[3]
-    dense = all(
-        contiguous_above(s, 2) for s, kept in zip((a, b), as_they_are, strict=True) if kept
-    )
+    dense = all(contiguous_above(s, 2) for s, kept in zip((a, b), as_they_are, strict=True) if kept)
     if batch == 1 or (a.ne[2:] == b.ne[2:] and dense):
         return []
     return [("pointers to sources", 16 * batch), ("pointers to results", 8 * batch)]
@@ -263,9 +255,7 @@ def _old_cublas(a: Tensor, b: Tensor, t: Tensor, device: PoolDevice) -> Scratch:
     """The ways before b10068: batches of floats (``ggml_cuda_mul_mat_batched_cublas``), else a matrix at a time."""
     cc, f32 = device.cc, bool((t.params or {}).get("f32"))
     volta = VOLTA <= cc < TURING
-    batched = (
-        (a.type is F16 and (b.type is F16 or _fast_f16(cc))) or (a.type is BF16 and cc >= AMPERE) or a.type is F32
-    )
+    batched = (a.type is F16 and (b.type is F16 or _fast_f16(cc))) or (a.type is BF16 and cc >= AMPERE) or a.type is F32
     if batched and not a.is_transposed and not b.is_transposed and b.ne[2] * b.ne[3] > 1:
         size = a.type.type_size
         pieces = [] if b.type is a.type else [("activations", size * b.nelements)]

@@ -95,9 +95,7 @@ _OLDEST = PoolRules(
     chunked_scan=False,
     cublas_workspace=False,
 )
-_B10068 = replace(
-    _OLDEST, converts_both_sides=True, tiles_by_type=True, top_k_in_chunks=True, attention_pairs=True
-)
+_B10068 = replace(_OLDEST, converts_both_sides=True, tiles_by_type=True, top_k_in_chunks=True, attention_pairs=True)
 _B10361 = replace(_B10068, nvfp4_scales=True, vector_on_the_right=True, chunked_scan=True)
 _V0_4_0 = replace(
     _B10361,

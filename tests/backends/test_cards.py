@@ -50,7 +50,7 @@ def test_nothing_near() -> None:
 def test_as_a_device() -> None:
     card = find_card("RTX 4090")
     assert card is not None
-    assert card.gpu() == Gpu("NVIDIA GeForce RTX 4090", 24210 * MIB, (24210 - CONTEXT_MIB) * MIB, (8, 9))
+    assert card.gpu() == Gpu("NVIDIA GeForce RTX 4090", 24210 * MIB, (24210 - CONTEXT_MIB) * MIB, (8, 9), sms=128)
     assert card.gpu(total=24000 * MIB, free=1).free == 1
     assert card.gpu(free=24500 * MIB).total == 24500 * MIB
     assert card.gpu().cc == 890

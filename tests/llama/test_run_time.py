@@ -8,12 +8,13 @@ import pytest
 
 from memplan.backends.cuda import CudaBackend
 from memplan.backends.cuda_pool import pool_bytes, workspace_bytes
+from memplan.backends.devices import Rig
 from memplan.estimator import ask
 from memplan.llama.context import Batch, Context, ContextParams
 from memplan.llama.flags import parse_flags
 from memplan.llama.run_time import measure, prompt_batches
 from memplan.rig import make_gpu
-from tests.test_golden import GOLDEN, Case, Rig, header
+from tests.test_golden import GOLDEN, Case, header
 
 CASES: list[Case] = sorted(
     map(json.loads, (GOLDEN / "pools.jsonl").read_text().splitlines()), key=lambda c: (c["model"], c["release"])

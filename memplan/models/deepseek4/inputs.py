@@ -87,9 +87,7 @@ class Inputs:
         self.state_read_idxs = ops.new_input(I32, n_read, name=prefix + "state_read_idxs")
         self.state_write_idxs = ops.new_input(I64, blocks, name=prefix + "state_write_idxs")
         self.state_write_pos = ops.new_input(I32, blocks, name=prefix + "state_write_pos")
-        self.kq_mask = ops.new_input(
-            mask_type, n_kv, batch.n_tokens // n_stream, 1, n_stream, name=prefix + "kq_mask"
-        )
+        self.kq_mask = ops.new_input(mask_type, n_kv, batch.n_tokens // n_stream, 1, n_stream, name=prefix + "kq_mask")
         self.k_rot = k_rot(cache) if rotated else None
 
     @staticmethod
