@@ -21,12 +21,41 @@ class OutOfFreeBlocksError(Exception):
 class Chunk:
     """One backend buffer in the making: its holes by offset, and how far it was ever filled."""
 
-    __slots__ = ("max_size", "offsets", "sizes")
+    __slots__ = ("has_empty", "max_size", "offsets", "sizes")
 
     def __init__(self, size: int) -> None:
         self.offsets = [0]
         self.sizes = [size]
         self.max_size = 0
+        self.has_empty = False
+
+    def free_in_order(self, start: int, size: int) -> None:
+        """Give back ``size`` bytes from ``start``, looking at each hole in turn as ggml does.
+
+        A tensor without elements leaves a hole of no bytes, perhaps in the midst of another tensor; from then on a hole
+        is joined with the first that it touches, which need not be its neighbour.
+        """
+        offsets, sizes = self.offsets, self.sizes
+        for i, (offset, room) in enumerate(zip(offsets, sizes, strict=True)):
+            if offset + room == start:
+                sizes[i] += size
+                if i + 1 < len(offsets) and offset + sizes[i] == offsets[i + 1]:
+                    sizes[i] += sizes[i + 1]
+                    del offsets[i + 1], sizes[i + 1]
+                return
+            if start + size == offset:
+                offsets[i] = start
+                sizes[i] += size
+                if i and offsets[i - 1] + sizes[i - 1] == start:
+                    sizes[i - 1] += sizes[i]
+                    del offsets[i], sizes[i]
+                return
+        if len(offsets) >= MAX_FREE_BLOCKS:
+            raise OutOfFreeBlocksError("out of free blocks")
+        self.has_empty = self.has_empty or not size
+        at = next((i for i, offset in enumerate(offsets) if offset >= start), len(offsets))
+        offsets.insert(at, start)
+        sizes.insert(at, size)
 
 
 class DynTallocr:
@@ -88,6 +117,9 @@ class DynTallocr:
         """Give ``size`` bytes back, joined with the holes beside them."""
         chunk = self.chunks[address[0]]
         start = address[1]
+        if not size or chunk.has_empty:
+            chunk.free_in_order(start, size)
+            return
         end = start + size
         offsets, sizes = chunk.offsets, chunk.sizes
         n = len(offsets)

@@ -249,6 +249,8 @@ class Context:
                 if every_probe:
                     raise
                 continue
+            except NotImplementedError:
+                continue  # a graph whose parts hand on several tensors
             except SchedAbortError as fault:
                 if every_probe and not fault.tensor:
                     raise
@@ -271,15 +273,18 @@ class Context:
         misplaced: set[str] = set()
         self.sched.room.clear()
         for probe in self.probes:
+            found: set[str] = set()
             if probe.n_tokens > 1:
-                if every_probe:
-                    generation(Batch.of(probe.n_tokens * n_seqs, n_seqs, probe.n_tokens * n_seqs))
-                continue
-            if counted is None or every_probe:
-                # a probe's batch is the generation graph's: one token and one output a sequence
-                tg_nodes, tg_splits, misplaced = generation(one_each)
-                counted = tg_nodes, tg_splits
-            if probe.op in misplaced:
+                n = probe.n_tokens * n_seqs
+                if every_probe or probe.op in self.fused:
+                    _, _, found = generation(Batch.of(n, n_seqs, n))
+            else:
+                if counted is None or every_probe:
+                    # a probe's batch is the generation graph's: one token and one output a sequence
+                    tg_nodes, tg_splits, misplaced = generation(one_each)
+                    counted = tg_nodes, tg_splits
+                found = misplaced
+            if probe.op in found:
                 disabled.append(probe.said)
                 self.fused -= {probe.op}
                 counted = None

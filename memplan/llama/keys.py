@@ -142,6 +142,12 @@ class Keys:
         if self.value(key) is not None and len(set(self._a_layer(key, n, int))) != 1:
             raise self.fault(key, "values that differ from block to block are not modelled", "use one value for all")
 
+    def flag_a_layer(self, key: str, n: int) -> tuple[bool, ...] | None:
+        """The same for what is true or false; None where the key is absent."""
+        if self.value(key) is None:
+            return None
+        return tuple(bool(v) for v in self._a_layer(key, n, bool))
+
     def array(self, key: str) -> tuple[object, ...] | None:
         """An array's elements; None where the key is absent."""
         v = self.value(key)

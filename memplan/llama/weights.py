@@ -241,6 +241,18 @@ def qkv(
             yield Wanted(f"{p}{which}.bias", (n,), optional=True, skip=skip)
 
 
+def gate_up_exps(
+    have: Mapping[str, TensorInfo], il: int, n_embd: int, n_ff: int, n_expert: int, skip: bool = False
+) -> Iterator[Wanted]:
+    """Experts' gates and ups, joined in one weight or apart (``create_tensor_gate_up_exps``)."""
+    p = f"blk.{il}.ffn_"
+    joined = Wanted(f"{p}gate_up_exps.weight", (n_embd, 2 * n_ff, n_expert), optional=True, skip=skip)
+    yield joined
+    if skip or joined.name not in have:
+        for which in ("gate", "up"):
+            yield Wanted(f"{p}{which}_exps.weight", (n_embd, n_ff, n_expert), optional=skip, skip=skip)
+
+
 def tied_output(have: Mapping[str, TensorInfo], n_embd: int, n_vocab: int) -> Iterator[Wanted]:
     """The output weight, or the embedding loaded once more in its place (TENSOR_DUPLICATED)."""
     yield Wanted("output.weight", (n_embd, n_vocab), optional=True)

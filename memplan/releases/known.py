@@ -29,9 +29,13 @@ B9842 = Release(
     attn_output_a_in_groups=False,
     adds_compressor_ape=True,
     equal_cache_types=False,
+    skips_mtp_blocks=False,
     indexer=Indexer.UNFUSED,
     hyper_connection_ops=False,
     rope_at_offset=False,
+    hidden_states_of_all=False,
+    mamba_projects_rows=False,
+    delta_net_rms_norm=False,
     swiglu_clamp=False,
     compressor_snapshots=False,
     compressor_reads_once=False,
@@ -212,7 +216,9 @@ B10361 = replace(
     build=10361,
     after=10289,
     asked=True,
-    changed="Nothing for memory.",
+    changed="Nothing for memory with DeepSeek-V4.",
+    skips_mtp_blocks=True,
+    hidden_states_of_all=True,
 )
 
 B10549 = replace(
@@ -256,6 +262,7 @@ V0_4_0 = replace(
     image_routing_bias=True,
     experts_used_by_layer=True,
     swiglu_clamp=True,
+    mamba_projects_rows=True,
     blocks_over_all_slots=True,
     indexer_probe=False,
     gated_delta_net_probe=False,
@@ -272,6 +279,7 @@ V0_5_0 = replace(
         "CUDA also keeps the tensors of the experts' top-k gating, so a few compute buffers grow. CUDA's flash"
         " attention takes caches of q4_1, q5_0 and q5_1; before, attention over those ran on the host."
     ),
+    delta_net_rms_norm=True,
     split_inputs=SplitInputs.ANY,
     cuda_keeps_topk_inputs=True,
     cuda_fa_mixed_types=True,

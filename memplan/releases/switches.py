@@ -85,6 +85,10 @@ class Release:
     """DeepSeek-V4 refuses K and V caches of different types, and a quantised V cache turns flash attention on where
     it is left to llama.cpp (llama-context.cpp: llama_init_from_model)."""
 
+    skips_mtp_blocks: bool
+    """Qwen3.5's MTP blocks are loaded for a context that drafts with them alone (llama_model_params::load_mtp). Before,
+    always."""
+
     # --- the graph (src/models/deepseek4.cpp, src/llama-graph.cpp) ---
 
     indexer: Indexer
@@ -96,6 +100,18 @@ class Release:
     rope_at_offset: bool
     """Rotary positions turn the end of each head in place (ggml_rope_set_offset). Before, each head was cut in two
     and joined again."""
+
+    hidden_states_of_all: bool
+    """Qwen3-Next and Nemotron-H take the tokens that are asked for out of the last norm's result, which drafts read.
+    Before, out of the last layer's attention; and Qwen3-Next reshaped its gate (graph::graph)."""
+
+    mamba_projects_rows: bool
+    """State spaces make their projections of tokens, not of sequences of tokens, and keep snapshots of their state
+    (mamba-base.cpp: build_mamba2_layer)."""
+
+    delta_net_rms_norm: bool
+    """Keys and queries of gated delta nets are made of length one by an RMS norm and a scale (models.h:
+    build_gdn_l2_norm). Before, by an L2 norm."""
 
     swiglu_clamp: bool
     """A gated unit with limits is one op (build_moe_ffn, build_ffn). Before, both sides were clamped first."""

@@ -84,3 +84,34 @@ def test_live_tensors_never_overlap(moves: list[tuple[int, int]], chunk: int) ->
         t.free(place, size)
     # all that was taken is one hole again, in every chunk
     assert all(c.offsets == [0] for c in t.chunks)
+
+
+def test_a_tensor_of_no_bytes_leaves_a_hole_of_none() -> None:
+    """As ggml does: once it lies within another tensor, what is freed around it is not joined over it."""
+    t = DynTallocr(UNLIMITED)
+    first, _second = t.alloc(256), t.alloc(128)
+    t.free(first, 256)
+    empty = t.alloc(0)
+    assert empty == (0, 0)
+    around = t.alloc(256)
+    assert around == (0, 0)
+    t.free(empty, 0)
+    assert (t.chunks[0].offsets, t.chunks[0].sizes) == ([0, 384], [0, UNLIMITED - 384])
+    t.free(around, 256)
+    assert (t.chunks[0].offsets, t.chunks[0].sizes) == ([0, 384], [256, UNLIMITED - 384])
+
+
+def test_a_hole_of_none_keeps_its_neighbours_apart() -> None:
+    t = DynTallocr(UNLIMITED)
+    a, b, c = t.alloc(128), t.alloc(128), t.alloc(128)
+    t.free(b, 128)
+    empty = t.alloc(0)
+    again = t.alloc(128)
+    assert empty == again == b
+    t.free(empty, 0)
+    t.free(c, 128)  # joined with the end
+    t.free(again, 128)
+    assert t.chunks[0].offsets == [128]
+    t.free(a, 128)
+    assert (t.chunks[0].offsets, t.chunks[0].sizes) == ([0], [UNLIMITED])
+    assert t.total == 384

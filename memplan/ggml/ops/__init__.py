@@ -22,6 +22,7 @@ from memplan.ggml.ops.elementwise import (
     norm,
     rms_norm,
     scale,
+    scale_inplace,
     soft_max,
     sqr,
     sqrt,
@@ -51,7 +52,19 @@ from memplan.ggml.ops.shaped import (
     sum_rows,
     top_k,
 )
-from memplan.ggml.ops.views import cpy, permute, reshape, set_rows, transpose, view, view_1d, view_2d, view_3d
+from memplan.ggml.ops.views import (
+    cpy,
+    permute,
+    reshape,
+    set_inplace,
+    set_rows,
+    transpose,
+    view,
+    view_1d,
+    view_2d,
+    view_3d,
+    view_4d,
+)
 
 __all__ = [
     "ROPE_IMROPE",
@@ -98,6 +111,8 @@ __all__ = [
     "rms_norm",
     "rope",
     "scale",
+    "scale_inplace",
+    "set_inplace",
     "set_rows",
     "soft_max",
     "solve_tri",
@@ -116,4 +131,5 @@ __all__ = [
     "view_1d",
     "view_2d",
     "view_3d",
+    "view_4d",
 ]

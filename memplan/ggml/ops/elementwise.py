@@ -43,6 +43,11 @@ def scale(a: Tensor) -> Tensor:
     return like("SCALE", a, [a])
 
 
+def scale_inplace(a: Tensor) -> Tensor:
+    """The same where ``a`` lies (``ggml_scale_inplace``)."""
+    return view_of(a, "SCALE", a.ne, a.nb, [a])
+
+
 def clamp(a: Tensor) -> Tensor:
     """``a`` held between two limits (``ggml_clamp``)."""
     return like("CLAMP", a, [a])
@@ -77,11 +82,11 @@ def cumsum(a: Tensor) -> Tensor:
     return like("CUMSUM", a, [a])
 
 
-def tri(a: Tensor, kind: str) -> Tensor:
-    """A triangle of square matrices, the rest zero: LOWER, LOWER_DIAG, UPPER, UPPER_DIAG (``ggml_tri``)."""
+def tri(a: Tensor) -> Tensor:
+    """A triangle of square matrices, the rest zero (``ggml_tri``)."""
     if not (a.type is F32 and a.is_contiguous and a.ne[0] == a.ne[1]):
         fail("tri", "type, gaps or shape")
-    return like("TRI", a, [a], kind=kind)
+    return like("TRI", a, [a])
 
 
 def add_id(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:

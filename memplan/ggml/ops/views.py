@@ -29,6 +29,11 @@ def view_3d(a: Tensor, ne: tuple[int, int, int], nb1: int, nb2: int, offset: int
     return view_of(a, "VIEW", (*ne, 1), (a.type.type_size, nb1, nb2, nb2 * ne[2]), [a], offset)
 
 
+def view_4d(a: Tensor, ne: Shape, nb1: int, nb2: int, nb3: int, offset: int = 0) -> Tensor:
+    """A window of four dimensions, its elements side by side (``ggml_view_4d``)."""
+    return view_of(a, "VIEW", ne, (a.type.type_size, nb1, nb2, nb3), [a], offset)
+
+
 def reshape(a: Tensor, *dims: int) -> Tensor:
     """The same elements in another shape (``ggml_reshape_4d``)."""
     ne: Shape = (*dims, 1, 1, 1)[:4]  # type: ignore[assignment]
@@ -66,6 +71,13 @@ def set_rows(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     if not (a.is_contiguous_rows and b.is_contiguous_rows):
         fail("set_rows", "rows with gaps")
     return view_of(a, "SET_ROWS", ane, a.nb, [b, c, a])
+
+
+def set_inplace(a: Tensor, b: Tensor) -> Tensor:
+    """``b`` written somewhere into ``a``; the result is ``a`` (``ggml_set_inplace``)."""
+    if a.nelements < b.nelements:
+        failed("ggml_nelements(a) >= ggml_nelements(b)")
+    return view_of(a, "SET", a.ne, a.nb, [a, b])
 
 
 def cpy(a: Tensor, b: Tensor) -> Tensor:

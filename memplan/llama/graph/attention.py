@@ -60,6 +60,19 @@ class Attention(GraphBase[H]):
             self.cb(part, f"{which}cur", il)
         return parts[0], parts[1], parts[2]
 
+    def build_qkv_rows(self, cur: Tensor, il: int, *widths: int) -> list[Tensor]:
+        """The same as rows of a token, ``widths`` elements of each (``build_qkv`` that does not reshape)."""
+        n = cur.ne[1]
+        if not self.source.has("attn_qkv.weight", il):
+            return [self.biased(self.mm(il, f"attn_{which}", cur), il, f"attn_{which}") for which in "qkv"]
+        joined = self.cb(self.mm(il, "attn_qkv", cur), "wqkv", il)
+        biased = self.biased(joined, il, "attn_qkv")
+        if biased is not joined:
+            self.cb(biased, "wqkv_b", il)
+        starts = [biased.type.row_size(sum(widths[:i])) for i in range(len(widths))]
+        views = [ops.view_2d(biased, w, n, biased.nb[1], at) for w, at in zip(widths, starts, strict=True)]
+        return [ops.cont(view) for view in views]
+
     def build_attn_inp_kv(self, cache: KVCache) -> AttnInputs:
         """Where the batch's keys and values go, and which cells each token sees (``build_attn_inp_kv``)."""
         n = self.batch.n_tokens

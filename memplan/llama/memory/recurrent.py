@@ -1,0 +1,60 @@
+"""Recurrent states, beside a cache of keys and values in hybrid models.
+
+Follows src/llama-memory-recurrent.cpp (constructor), src/llama-memory-hybrid.cpp and src/llama-model.cpp
+(``create_memory``), v0.5.0; releases from b9842 on do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from memplan.gguf.types import F32
+from memplan.llama.memory.base import CacheTensor, Memory
+from memplan.llama.memory.kv import CacheBuilder
+
+
+@dataclass(frozen=True)
+class RecurrentStates:
+    """States of recurrent layers, f32: R, what convolutions look back at, and S, what the recurrence hands on.
+
+    ``cells``: one a sequence.  ``n_rs_seq``: snapshots that a sequence can be rolled back to; each takes as many cells
+    more.
+    """
+
+    cells: int
+    n_rs_seq: int
+    tensors: tuple[CacheTensor, ...]
+
+    @property
+    def shape(self) -> Hashable:
+        """All of it that the shapes of a graph depend on, beside the layers' own tensors."""
+        return self.cells, self.n_rs_seq
+
+    def layer(self, il: int) -> int:
+        """Every layer has states of its own."""
+        return il
+
+
+def recurrent(build: CacheBuilder, layers: Iterable[int], n_embd_r: int, n_embd_s: int) -> RecurrentStates:
+    """States for these layers; ``n_embd_r``, ``n_embd_s``: elements of one sequence's on a layer."""
+    cells, n_rs_seq = build.params.n_seq_max, build.n_rs_seq
+    rows = cells * (1 + n_rs_seq)
+    tensors = []
+    for il in layers:
+        tensors.append(build.tensor("cache_r", F32, (n_embd_r, rows, 1, 1), il, "state"))
+        tensors.append(build.tensor("cache_s", F32, (n_embd_s, rows, 1, 1), il, "state"))
+    return RecurrentStates(cells, n_rs_seq, tuple(tensors))
+
+
+def hybrid_memory(
+    build: CacheBuilder, attention: Iterable[int], recurring: Iterable[int], n_embd_r: int, n_embd_s: int
+) -> Memory:
+    """A cache for the layers with attention and states for those that recur (``llama_memory_hybrid``)."""
+    return Memory({"kv": build.kv(attention), "rs": recurrent(build, recurring, n_embd_r, n_embd_s)})
+
+
+def one_state(memory: Memory) -> int:
+    """Bytes of one sequence's states: what llama-server keeps of them in a checkpoint (``state_write``)."""
+    states = memory.caches["rs"]
+    return sum(t.type.row_size(t.ne[0]) for t in states.tensors)
