@@ -15,8 +15,9 @@ import tempfile
 from pathlib import Path
 
 import memplan as mp
-from memplan.estimator import Question, load_model
+from memplan.estimator import answer
 from memplan.models.builtin import builtin_header
+from memplan.question import Question
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.timing import command, in_turn, memplan, report
@@ -74,7 +75,7 @@ def in_process(runs: int) -> None:
 
     def plain(run: int) -> None:
         asked = flags(run)
-        Question(load_model(model, asked), asked, one, mp.RELEASES[-1], (), plain=True).answer()
+        answer(Question.of(model, asked, one, "latest"), plain=True)
 
     report(
         in_turn(

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import memplan as mp
-from memplan.estimator import Question, load_model
+from memplan.estimator import answer
+from memplan.question import Question
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.estimate import CARD, full_header
@@ -70,11 +71,10 @@ def points(count: int) -> None:
     start = time.perf_counter()
     mp.sweep(header, ["-np", "1"], rig, {"ctx": contexts})
     seconds = time.perf_counter() - start
-    release, _ = mp.find_release("latest")
     start = time.perf_counter()
     for n_ctx in contexts[:: max(1, count // PLAIN_POINTS)][:PLAIN_POINTS]:
         flags = mp.parse_flags(["-np", "1", "-c", str(n_ctx)])
-        Question(load_model(header, flags), flags, rig, release, (), plain=True).answer()
+        answer(Question.of(header, flags, rig, "latest"), plain=True)
     plain = (time.perf_counter() - start) / PLAIN_POINTS
     print(
         f"{count} points in one process (budget 8 s for 500): {seconds:.2f} s, {seconds / count * 1e3:.1f} ms a point"

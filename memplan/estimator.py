@@ -21,7 +21,7 @@ from memplan.gguf.header import Header
 from memplan.gguf.types import BY_NAME
 from memplan.llama import checks
 from memplan.llama.context import AS_RELEASED, Context, ContextParams, Devices, Paths, Reservation
-from memplan.llama.flags import Flags
+from memplan.llama.flags import Flags, check_devices
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder
@@ -34,9 +34,10 @@ from memplan.llama.weights import ModelTensors, load_tensors
 from memplan.models.base import Architecture, ModelGraphs
 from memplan.models.registry import architecture, load_hparams
 from memplan.notes import AS_PLACED, path_notes, settings_notes
-from memplan.releases import LATEST, Release, find_release
+from memplan.question import Question
+from memplan.releases import Release
 from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
-from memplan.workshop import PlacedBuffers, workshop
+from memplan.workshop import PlacedBuffers, Workshop, workshop
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +74,55 @@ def estimate(
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    return ask(header, flags, rig, release, without_ops, paths)[0]
-
-
-def ask(
-    header: Header,
-    flags: Flags,
-    rig: Rig,
-    release: str | Release,
-    without_ops: Iterable[str],
-    paths: Paths = AS_RELEASED,
-) -> tuple[Estimate, Question]:
-    """The same estimate, with what it was made from."""
     check_types(header, flags, rig, release)
-    followed, note = find_release(release) if isinstance(release, str) else (release, None)
-    question = Question(load_model(header, flags, followed), flags, rig, followed, tuple(without_ops), paths=paths)
-    arch = question.model.arch
-    arch.check_paths(followed, paths)
+    return answer(Question.of(header, flags, rig, release, without_ops, paths)).estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What an estimate was made from: where weights lie, caches and states, and the context that reserves the rest."""
+
+    placement: Placement
+    memory: Memory
+    context: Context
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An estimate, the model, and what it was made from; None of that when llama.cpp would not start."""
+
+    estimate: Estimate
+    model: Model
+    made: Made | None = None
+
+    @property
+    def weight_use(self) -> WeightUse:
+        """What the placement of the weights came to."""
+        if self.made is None:
+            return AS_PLACED
+        tensors, flags = self.model.tensors.tensors, self.estimate.flags
+        return weight_use(tensors, flags, self.made.placement, self.made.context.params.n_ubatch)
+
+
+def answer(question: Question, plain: bool = False) -> Answer:
+    """The estimate of a question, with what it was made from.
+
+    ``plain``: make every tensor, where like layers would do. Raises ModelError, FlagError.
+    """
+    flags, rig, release, paths = question.flags, question.rig, question.release, question.paths
+    check_devices(flags, rig)
+    model = model_of(question)
+    model.arch.check_paths(release, paths)
     with put_off():
-        result = question.answer()
-    notes = path_notes(paths, followed) + server_notes(flags, rig) + driver_notes(rig.gpus)
-    notes += settings_notes(result, question.weight_use())
+        found = _Work(question, model, plain).answer()
+    result = found.estimate
+    notes = path_notes(paths, release) + server_notes(flags, rig) + driver_notes(rig.gpus)
+    notes += settings_notes(result, found.weight_use)
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
-    keys = arch.inexact(question.model.hparams, flags, followed, cuda, question.without_ops, paths)
-    reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, *filter(None, (note, keys)))
-    return replace(result, notes=notes, approximate="; ".join(reasons)), question
+    keys = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)
+    reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, question.release_note, keys)
+    inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)
+    return replace(found, estimate=replace(result, notes=(*notes, *question.notes), approximate=inexact))
 
 
 def check_types(header: object, flags: object, rig: object, release: object = "latest") -> None:
@@ -118,8 +143,9 @@ KEPT_MODELS = 4
 _models: list[tuple[Header, tuple[object, ...], Model]] = []
 
 
-def load_model(header: Header, flags: Flags, release: Release = LATEST) -> Model:
-    """The model of a header as a release loads it, remembered as long as the header is used again."""
+def model_of(question: Question) -> Model:
+    """The model that is served, as the release loads it; remembered as long as the header is used again."""
+    header, flags, release = question.header, question.flags, question.release
     key = (flags.kv_overrides, flags.load_mtp, release)
     for known, with_flags, model in _models:
         if known is header and with_flags == key:
@@ -133,45 +159,31 @@ def load_model(header: Header, flags: Flags, release: Release = LATEST) -> Model
     return model
 
 
-class Question:
-    """One estimate in the making; ``made`` is what its answer was made from, once there is one."""
+def workshop_of(question: Question) -> Workshop:
+    """What estimates for the question's rig and release share."""
+    return workshop(question.rig, question.release, question.without_ops)
 
-    def __init__(
-        self,
-        model: Model,
-        flags: Flags,
-        rig: Rig,
-        release: Release,
-        without_ops: tuple[str, ...],
-        plain: bool = False,
-        paths: Paths = AS_RELEASED,
-    ) -> None:
+
+class _Work:
+    """One estimate in the making."""
+
+    def __init__(self, question: Question, model: Model, plain: bool) -> None:
+        self.question = question
         self.model = model
-        self.flags = flags
-        self.rig = rig
-        self.release = release
-        self.without_ops = without_ops
+        self.flags = question.flags
+        self.rig = question.rig
+        self.release = question.release
         self.plain = plain
-        self.paths = paths
-        self.workshop = workshop(rig, release, without_ops)
-        self.machine = self.workshop.machine
-        self.made: tuple[Placement, Memory, Context] | None = None
+        self.workshop = workshop_of(question)
 
-    def answer(self) -> Estimate:
-        """The estimate, or a refusal in its place."""
+    def answer(self) -> Answer:
+        """The estimate, or a refusal in its place; notes are not in it yet."""
         try:
             return self._answer()
         except (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError) as fault:
             return self._refusal(_abort(str(fault)))
 
-    def weight_use(self) -> WeightUse:
-        """What the placement of the weights came to, once there is an answer."""
-        if self.made is None:
-            return AS_PLACED
-        tensors, hp = self.model.tensors.tensors, self.model.hparams
-        return weight_use(tensors, self.flags, self.made[0], ContextParams.of(self.flags, hp).n_ubatch)
-
-    def _answer(self) -> Estimate:
+    def _answer(self) -> Answer:
         model, flags, hp = self.model, self.flags, self.model.hparams
         refusal = checks.check_load(hp, self.release) or model.tensors.refusal
         if refusal is not None:
@@ -191,14 +203,13 @@ class Question:
         memory = model.arch.memory(hp, CacheBuilder(hp, flags, params, placement), self.release)
         refusal = model.arch.check_graph(hp, memory, self.release)
         if refusal is None and by_rows:
-            gpus = zip(self.machine.gpus, self.rig.gpus, strict=True)
+            gpus = zip(self.workshop.machine.gpus, self.rig.gpus, strict=True)
             totals = {device: gpu.total for device, gpu in gpus if gpu.backend == CUDA}
             refusal = checks.check_split_rows(model.tensors.tensors, flags, placement, totals, self.release)
         if refusal is not None:
             return self._refusal(refusal)
         context = self._context(params, placement, memory, buffers)
         reserved = context.reserve()
-        self.made = placement, memory, context
         if "FLASH_ATTN" not in reserved.fused and BY_NAME[flags.type_v].is_quantized:
             return self._refusal(
                 Refusal(
@@ -208,7 +219,8 @@ class Question:
                     "take an unquantised cache type",
                 )
             )
-        return self._estimate(params, placement, memory, reserved)
+        made = Made(placement, memory, context)
+        return Answer(self._estimate(params, placement, memory, reserved), model, made)
 
     def _context(self, params: ContextParams, placement: Placement, memory: Memory, buffers: PlacedBuffers) -> Context:
         flags = self.flags
@@ -222,7 +234,7 @@ class Question:
             layer_home=[index[d] for d in placement.layers],
             full_offload=placement.n_gpu_layers > self.model.hparams.n_layer_all,
         )
-        graphs = self.model.graphs.at(memory, buffers, self.release, self.paths)
+        graphs = self.model.graphs.at(memory, buffers, self.release, self.question.paths)
         return Context(
             params,
             devices,
@@ -259,8 +271,8 @@ class Question:
             pipeline_parallel=placement.pipeline_parallel,
         )
 
-    def _refusal(self, refusal: Refusal) -> Estimate:
-        return replace(self._blank(), refused=refusal)
+    def _refusal(self, refusal: Refusal) -> Answer:
+        return Answer(replace(self._blank(), refused=refusal), self.model)
 
     def _blank(self) -> Estimate:
         header = self.model.header
@@ -284,7 +296,7 @@ class Question:
             devices=device_uses({}, self.rig),
             host=host_use({}, self.rig),
             unified=self.rig.unified,
-            without_ops=self.without_ops,
+            without_ops=self.question.without_ops,
         )
 
 

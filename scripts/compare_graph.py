@@ -29,11 +29,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from memplan.backends.cuda import KNOWN_OPS
 from memplan.backends.devices import Gpu, Rig
 from memplan.errors import MemplanError
-from memplan.estimator import Question, load_model
+from memplan.estimator import answer
 from memplan.ggml.tensor import FLAG_INPUT
 from memplan.llama.context import Fused
 from memplan.llama.flags import parse_flags
 from memplan.models.open import open_model
+from memplan.question import Question
 from memplan.releases import find_release
 
 if TYPE_CHECKING:
@@ -138,13 +139,10 @@ def build(
     followed, note = find_release(release)
     if note:
         print(note, file=sys.stderr)
-    parsed = parse_flags(flags, app)
-    model = load_model(header, parsed, followed)
-    question = Question(model, parsed, Rig((LARGE_GPU,)), followed, tuple(without_ops))
-    answered = question.answer()
-    if question.made is None:
-        raise SystemExit(f"no graph: {answered.refused}")
-    context = question.made[-1]
+    found = answer(Question.of(header, parse_flags(flags, app), Rig((LARGE_GPU,)), followed, without_ops))
+    if found.made is None:
+        raise SystemExit(f"no graph: {found.estimate.refused}")
+    context = found.made.context
     return context.graphs.whole(context.params.prompt_batch, fused or context.fused).graph
 
 

@@ -20,12 +20,13 @@ import pytest
 
 from memplan.backends.devices import Gpu, Rig
 from memplan.backends.vulkan_limits import VulkanLimits
-from memplan.estimator import ask
+from memplan.estimator import answer
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header, header_of
 from memplan.models.catalogue import MODELS, PRO, deepseek4
 from memplan.models.recipes import DEEPSEEK4
+from memplan.question import Question
 from memplan.result import Estimate
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -106,11 +107,10 @@ def check(found: Estimate, truth: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['release']}-{case['id']}")
 def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
     flags = parse_flags(case["args"], case["app"])
-    found, question = ask(header(json.dumps(case["model"])), flags, rig(case), case["release"], case["deny"])
-    check(found, case["truth"])
+    question = Question.of(header(json.dumps(case["model"])), flags, rig(case), case["release"], case["deny"])
+    check(answer(question).estimate, case["truth"])
     if case["id"] in PLAIN:
-        question.plain = True
-        check(question.answer(), case["truth"])
+        check(answer(question, plain=True).estimate, case["truth"])
 
 
 def test_the_cases_hold_what_is_rare() -> None:

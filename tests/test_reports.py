@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from memplan.estimator import ask, estimate
+from memplan.estimator import answer, estimate
 from memplan.explaining.explain import explain
 from memplan.gguf.header import Header
 from memplan.gguf.types import BY_NAME
 from memplan.llama.flags import Flags, parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.question import Question
 from memplan.rig import parse_gpus
 
 MIB = 1 << 20
@@ -29,10 +30,10 @@ def flags(text: str) -> Flags:
 def test_five_gpus_and_experts_on_the_host_in_b9924() -> None:
     rig = parse_gpus(["2*RTX 3090", "RTX 5060 Ti", "2*RTX 4060 Ti"])
     asked = flags("-c 131072 -ub 512 -np 1 -fa on -ncmoe 24")
-    found, question = ask(header("mxfp4"), asked, rig, "b9924", ())
-    assert found.nodes == (33689, 33689)
-    assert question.made is not None
-    memory = question.made[1]
+    found = answer(Question.of(header("mxfp4"), asked, rig, "b9924"))
+    assert found.estimate.nodes == (33689, 33689)
+    assert found.made is not None
+    memory = found.made.memory
     caches = {
         name: sum(t.type.row_size(t.ne[0]) * t.ne[1] * t.ne[2] for t in cache.tensors) / MIB
         for name, cache in memory.caches.items()

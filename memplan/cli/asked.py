@@ -14,7 +14,6 @@ from memplan.cli.arguments import Arguments
 from memplan.errors import FlagError, RigError, shown
 from memplan.llama.flag_values import whole
 from memplan.llama.flags import Flags
-from memplan.result import Estimate
 
 if TYPE_CHECKING:
     from memplan.gguf.remote import Access
@@ -65,11 +64,11 @@ def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
     return machine.rig, machine
 
 
-def for_machine(estimate: Estimate, machine: Detected) -> Estimate:
-    """``estimate`` with what is to be known about the machine that it is for."""
-    notes = (f"for this machine's GPUs, from {machine.source}", *machine.notes)
-    approximate = "; ".join(reason for reason in (estimate.approximate, machine.inexact) if reason)
-    return replace(estimate, notes=(*estimate.notes, *notes), approximate=approximate)
+def about_machine(machine: Detected | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What to say with every estimate for this machine, and why none is exact; nothing where the rig was named."""
+    if machine is None:
+        return (), ()
+    return (f"for this machine's GPUs, from {machine.source}", *machine.notes), (machine.inexact,)
 
 
 def model_of(arguments: Arguments, flags: Flags) -> str:

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.estimate import PATHS, Asked, read_question
+from memplan.cli.estimate import PATHS, read_question
 from memplan.errors import FlagError, shown
-from memplan.explaining.result import Explanation
 from memplan.llama.flag_values import whole
 from memplan.llama.flags import arity, normalized, parse_flags, same_setting
 
@@ -69,11 +68,12 @@ def run(argv: Sequence[str]) -> int:
     asked = read_question(first)
     other = read_question(second)
     if first.model == second.model and asked.flags.model == other.flags.model:
-        other = replace(other, header=asked.header)  # what is known of a header is kept with it
+        other = other.with_(loads=asked.loads)  # what is known of a header is kept with it
 
     from memplan.comparing.compare import compare
+    from memplan.explaining.explain import explained
 
-    comparison = compare(_explain(asked), _explain(other))
+    comparison = compare(explained(asked), explained(other))
     if arguments.json:
         from memplan.output.compare_json import comparison_json
 
@@ -91,12 +91,6 @@ def run(argv: Sequence[str]) -> int:
         )
     sys.stdout.write(text)
     return 0
-
-
-def _explain(asked: Asked) -> Explanation:
-    from memplan.explaining.explain import explain
-
-    return explain(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops, paths=asked.paths)
 
 
 def sides(arguments: Arguments) -> list[tuple[str, Arguments]]:

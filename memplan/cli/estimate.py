@@ -6,20 +6,18 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import access_of, for_machine, model_of, rig_of
+from memplan.cli.asked import about_machine, access_of, model_of, rig_of
 from memplan.errors import FlagError, shown
-from memplan.llama.context import AS_RELEASED, Path, Paths
-from memplan.llama.flags import Flags, check_devices, parse_flags
+from memplan.llama.context import Path, Paths
+from memplan.llama.flags import check_devices, parse_flags
 from memplan.result import Estimate
 
 if TYPE_CHECKING:
-    from memplan.backends.devices import Rig
-    from memplan.gguf.header import Header
-    from memplan.machine.detected import Detected
+    from memplan.question import Question
 
 DOES_NOT_FIT = 1
 
@@ -35,8 +33,8 @@ def run(argv: Sequence[str]) -> int:
 
         sys.stdout.write(ESTIMATE)
         return 0
-    asked = read_question(arguments)
-    result = _answer(asked)
+    question = read_question(arguments)
+    result = estimate_of(question)
     if arguments.json:
         from memplan.output.json import render_json
 
@@ -44,64 +42,40 @@ def run(argv: Sequence[str]) -> int:
     else:
         sys.stdout.write(_table(result))
         if not result.fits and result.refused is None:
-            sys.stdout.write(advice(arguments, asked, result))
+            sys.stdout.write(advice(question, result))
     return DOES_NOT_FIT if arguments.check and not result.fits else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a command line asks about: what ``memplan.estimate`` takes."""
+def estimate_of(question: Question) -> Estimate:
+    """The estimate, with what it changes that GPUs are made to refuse ops. Raises MemplanError."""
+    from memplan.estimator import answer
 
-    header: Header
-    flags: Flags
-    rig: Rig
-    llama: str
-    without_ops: tuple[str, ...]
-    machine: Detected | None = None
-    """How the rig was found, when it is this machine's."""
-    paths: Paths = AS_RELEASED
-    """Which fused ops are asked for or ruled out, where the command takes ``PATHS``."""
-
-
-def answer(arguments: Arguments) -> Estimate:
-    """The estimate that was asked for. Raises MemplanError."""
-    return _answer(read_question(arguments))
-
-
-def _answer(asked: Asked) -> Estimate:
-    from memplan.estimator import estimate
-
-    result = estimate(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops, asked.paths)
-    if asked.without_ops and asked.rig.gpus and result.refused is None:
+    result = answer(question).estimate
+    if question.without_ops and question.rig.gpus and result.refused is None:
         from memplan.notes import ops_note
 
-        usual = estimate(asked.header, asked.flags, asked.rig, asked.llama, (), asked.paths)
-        note = ops_note(result, usual)
+        note = ops_note(result, answer(question.with_(without_ops=())).estimate)
         result = replace(result, notes=(*result.notes, note)) if note else result
-    return result if asked.machine is None else for_machine(result, asked.machine)
+    return result
 
 
-def advice(arguments: Arguments, asked: Asked, result: Estimate) -> str:
+def advice(question: Question, result: Estimate) -> str:
     """What would make settings fit that do not: text for the end of the table."""
     from memplan.cli.terminal import width
     from memplan.llama.servers import rpc_words
     from memplan.output.plan import advice_text
     from memplan.planning.advice import advise
     from memplan.planning.probing import Change
-    from memplan.planning.setting import Setting
+    from memplan.planning.problem import Problem
     from memplan.planning.speed import find_bandwidths
 
-    gpus = asked.rig.gpus
-    setting = Setting(
-        asked.header, arguments.flags, asked.rig, (0,) * len(gpus), find_bandwidths(gpus), asked.llama, arguments.app,
-        asked.without_ops, asked.paths,
-    )  # fmt: skip
-    found, plan = advise(setting, result)
-    placed = None if plan is None else (*rpc_words(asked.flags, asked.rig), *plan.args)
+    gpus = question.rig.gpus
+    found, plan = advise(Problem(question, (0,) * len(gpus), find_bandwidths(gpus)), result)
+    placed = None if plan is None else (*rpc_words(question.flags, question.rig), *plan.args)
     return advice_text(found, placed, width(), plan.drop if isinstance(plan, Change) else ())
 
 
-def read_question(arguments: Arguments) -> Asked:
+def read_question(arguments: Arguments) -> Question:
     """Look up what was named: flags, GPUs, release, and last the model, which may take a while. Raises MemplanError."""
     flags = parse_flags(arguments.flags, arguments.app)
     model = model_of(arguments, flags)
@@ -110,10 +84,14 @@ def read_question(arguments: Arguments) -> Asked:
     without_ops = tuple(dict.fromkeys(_op(name) for name in arguments.without_ops))
 
     from memplan.models.open import open_model
+    from memplan.question import Load, Question
+    from memplan.releases import find_release
 
+    release, note = find_release(arguments.llama)
     paths = Paths(*(_path(arguments, option) for option in PATHS))
-    header = open_model(model, access_of(arguments, model))
-    return Asked(header, flags, rig, arguments.llama, without_ops, machine, paths)
+    notes, inexact = about_machine(machine)
+    loads = (Load(open_model(model, access_of(arguments, model))),)
+    return Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact)
 
 
 def _path(arguments: Arguments, option: str) -> Path:

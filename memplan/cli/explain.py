@@ -5,21 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import for_machine
-from memplan.cli.estimate import PATHS, Asked, read_question
-from memplan.cli.sweep import subject_of
+from memplan.cli.estimate import PATHS, read_question
 from memplan.errors import FlagError, shown
-from memplan.llama.flags import parse_flags
-from memplan.sweeping.axes import Axis
-from memplan.sweeping.sweep import Subject
+from memplan.sweeping.axes import MODELS
 
 if TYPE_CHECKING:
     from memplan.explaining.result import Explanation
+    from memplan.question import Question
     from memplan.result import Estimate
 
 USAGE = """\
@@ -70,31 +66,29 @@ def run(argv: Sequence[str]) -> int:
         check_figure_path(timeline, force="--force" in arguments.own)
     elif alone := [switch for switch in SWITCHES if switch in arguments.own]:
         raise FlagError(f"{alone[0]} is for the picture of --timeline FILE")
-    asked = read_question(arguments)
+    question = read_question(arguments)
     if "--device" in arguments.own:
-        there = [*asked.rig.names, "CPU"]
+        there = [*question.rig.names, "CPU"]
         if device not in there:
             raise FlagError(f"--device {shown(device)}: no such device; this rig has {', '.join(there)}")
 
-    from memplan.explaining.explain import explain
+    from memplan.explaining.explain import explained
     from memplan.output.explain import explanation_json, render_explanation
 
-    x = explain(asked.header, asked.flags, asked.rig, asked.llama, asked.without_ops, asked.paths)
-    if asked.machine is not None:
-        x = replace(x, estimate=for_machine(x.estimate, asked.machine))
+    x = explained(question)
     if timeline:
         if x.estimate.refused is not None:
             raise FlagError(f"--timeline: llama.cpp does not start with these settings: {x.estimate.refused.said}")
         from memplan.output.figures import write_figure
         from memplan.output.timeline import timeline_chart, timeline_figure
 
-        given = subject_of(arguments, asked).flags
+        given = question.flags.without(MODELS).words()
         figure = timeline_figure(timeline_chart(x, device, given), dark="--dark" in arguments.own)
         write_figure(timeline, figure, force="--force" in arguments.own)
     if arguments.json:
         text = explanation_json(x)
     else:
-        smaller = _smaller(x, asked, arguments)
+        smaller = _smaller(x, question)
         text = render_explanation(
             x, top=top, device=device, smaller=smaller, colour=terminal.colour(), unicode=terminal.unicode()
         )
@@ -102,22 +96,16 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _smaller(x: Explanation, asked: Asked, arguments: Arguments) -> list[tuple[str, Estimate]]:
+def _smaller(x: Explanation, question: Question) -> list[tuple[str, Estimate]]:
     """The same question with half the ubatch, and with half the context."""
     if x.estimate.refused is not None:
         return []
-    from memplan.estimator import estimate
+    from memplan.estimator import answer
 
-    subject = Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, asked.flags.app)
-    halves = {"-ub": min(asked.flags.n_ubatch, asked.flags.n_batch) // 2, "-c": x.estimate.n_ctx // 2}
-    found = []
-    for flag, value in halves.items():
-        axis = Axis(flag, (flag,), (value,))
-        if value > 0:
-            flags = parse_flags(subject.without(axis).at(axis, value).flags, subject.app)
-            half = estimate(asked.header, flags, asked.rig, asked.llama, asked.without_ops, asked.paths)
-            found.append((f"{flag} {value}", half))
-    return found
+    flags = question.flags
+    halves = [("-ub", min(flags.n_ubatch, flags.n_batch) // 2), ("-c", x.estimate.n_ctx // 2)]
+    words = [(flag, str(half)) for flag, half in halves if half > 0]
+    return [(" ".join(pair), answer(question.with_words(*pair)).estimate) for pair in words]
 
 
 def _last(arguments: Arguments, option: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from memplan.cli import terminal
 from memplan.cli.arguments import parse_arguments
 from memplan.cli.estimate import read_question
-from memplan.cli.sweep import subject_of
 from memplan.llama.flag_values import whole
 
 USAGE = """\
@@ -47,14 +46,13 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(USAGE)
         return 0
     top = whole("--top", arguments.own.get("--top", ("12",))[-1], 1, 1_000_000)
-    asked = read_question(arguments)
+    question = read_question(arguments)
 
     from memplan.comparing.paths import both_paths
     from memplan.output.paths import paths_json, render_paths
 
-    subject = subject_of(arguments, asked)
     with terminal.ProgressBar("searching") as bar:
-        found = both_paths(subject, asked.paths, bar)
+        found = both_paths(question, bar)
     if arguments.json:
         text = paths_json(found)
     else:

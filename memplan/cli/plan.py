@@ -6,21 +6,19 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.cli import asked as looked_up
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.estimate import DOES_NOT_FIT, PATHS, Asked, read_question
+from memplan.cli.estimate import DOES_NOT_FIT, PATHS, read_question
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_values import whole
 
 if TYPE_CHECKING:
+    from memplan.backends.devices import Rig
     from memplan.gguf.header import Header
-    from memplan.machine.detected import Detected
-    from memplan.planning.plan import NoPlan, Plan
     from memplan.planning.speed import Bandwidths
+    from memplan.question import Question
 
 USAGE = """\
 Usage: memplan plan MODEL [llama-server's flags] [options]
@@ -65,26 +63,16 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(USAGE)
         return 0
     style = _format(arguments)
-    asked = read_question(arguments)
+    question = read_question(arguments)
 
     from memplan.output import plan as output
     from memplan.planning.plan import NoPlan, make_plan
-    from memplan.planning.setting import Setting
+    from memplan.planning.problem import Problem
 
-    setting = Setting(
-        header=asked.header,
-        argv=arguments.flags,
-        rig=asked.rig,
-        margins=read_margins(arguments, asked),
-        bandwidths=_bandwidths(arguments, asked),
-        llama=asked.llama,
-        app=arguments.app,
-        without_ops=asked.without_ops,
-        paths=asked.paths,
-    )
-    plan = for_machine(make_plan(setting, _names(arguments)), asked.machine)
-    name = asked.header.name
-    model, remark = _model_file(asked.header) if style in ("sh", "ini") else (None, "")
+    problem = Problem(question, read_margins(arguments, question), _bandwidths(arguments, question.rig))
+    plan = make_plan(problem, _names(arguments))
+    name = question.header.name
+    model, remark = _model_file(question.header) if style in ("sh", "ini") else (None, "")
     remark = "; ".join(filter(None, (remark, left_out(arguments))))
     if style == "json":
         text = output.plan_json(plan)
@@ -113,18 +101,6 @@ def left_out(arguments: Arguments) -> str:
     return f"{flags} left out, whose value is secret: give it beside these flags, or in a file" if flags else ""
 
 
-def for_machine(plan: Plan | NoPlan, machine: Detected | None) -> Plan | NoPlan:
-    """``plan`` with what is to be known about the machine that it is for; None when the rig was named."""
-    from memplan.planning.plan import NoPlan
-
-    if machine is None:
-        return plan
-    if isinstance(plan, NoPlan):
-        approximate = "; ".join(reason for reason in (plan.approximate, machine.inexact) if reason)
-        return replace(plan, approximate=approximate)
-    return replace(plan, estimate=looked_up.for_machine(plan.estimate, machine))
-
-
 def _model_file(header: Header) -> tuple[str | None, str]:
     """The file to start llama-server with, None if there is none here; and what to say of it."""
     name = header.name
@@ -144,25 +120,25 @@ def _model_file(header: Header) -> tuple[str | None, str]:
     return name, ""
 
 
-def read_margins(arguments: Arguments, asked: Asked) -> tuple[int, ...]:
+def read_margins(arguments: Arguments, question: Question) -> tuple[int, ...]:
     """Bytes to leave on each GPU, from ``--margin``, else from ``--fit-target``, else 1024 MiB. Raises FlagError."""
-    from memplan.planning.setting import one_each, target_margins
+    from memplan.planning.problem import one_each, target_margins
 
-    count = len(asked.rig.gpus)
+    count = len(question.rig.gpus)
     texts = arguments.own.get("--margin", ())
     if not texts:
-        return target_margins(asked.flags, asked.rig)
+        return target_margins(question.flags, question.rig)
     values = tuple(whole("--margin", part, 0, 1 << 30) for part in texts[-1].split(","))
     return one_each("--margin", values, count)
 
 
-def _bandwidths(arguments: Arguments, asked: Asked) -> Bandwidths:
+def _bandwidths(arguments: Arguments, rig: Rig) -> Bandwidths:
     from memplan.planning.speed import bandwidth, find_bandwidths
 
     texts = arguments.own.get("--gpu-bandwidth", ())
     given = [bandwidth("--gpu-bandwidth", part) for part in texts[-1].split(",")] if texts else []
-    host = arguments.own.get("--host-bandwidth", (asked.rig.host_bandwidth,))[-1]
-    return find_bandwidths(asked.rig.gpus, given, host)
+    host = arguments.own.get("--host-bandwidth", (rig.host_bandwidth,))[-1]
+    return find_bandwidths(rig.gpus, given, host)
 
 
 def _names(arguments: Arguments) -> list[str]:

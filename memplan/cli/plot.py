@@ -15,7 +15,7 @@ from memplan.sweeping.axes import Axis, make_axis
 from memplan.sweeping.sweep import Sweeper
 
 if TYPE_CHECKING:
-    from memplan.gguf.header import Header
+    pass
 
 USAGE = """\
 Usage: memplan plot MODEL [llama-server's flags] [--over NAME=VALUES]... -o FILE
@@ -90,12 +90,14 @@ def run(argv: Sequence[str]) -> int:
         raise FlagError("--linear: bars in the terminal have no axis; it is for lines, or the file of -o FILE")
     sweeper = make_sweeper(arguments, axes)
     if not x.values:
-        x = make_axis("ctx", [f"4096:{max(4096 * 2, _trained_context(sweeper.subject.header))}"])
-        sweeper = Sweeper(sweeper.subject, [x if axis.name == x.name else axis for axis in axes])
+        from memplan.estimator import model_of
+
+        x = make_axis("ctx", [f"4096:{max(4096 * 2, model_of(sweeper.question).hparams.n_ctx_train)}"])
+        sweeper = Sweeper(sweeper.question, [x if axis.name == x.name else axis for axis in axes])
     with terminal.ProgressBar("sweeping") as bar:
         sweep = sweeper.run(bar)
 
-    chart = make_chart(sweeper, sweep, x.name, sweeper.subject.flags)
+    chart = make_chart(sweeper, sweep, x.name, sweeper.question.flags.words())
     if files:
         from memplan.output.figures import write_figure
         from memplan.output.plot import chart_figure
@@ -136,10 +138,3 @@ def _with_x(arguments: Arguments, axes: list[Axis], wanted: str) -> tuple[list[A
         return axes, swept
     context = Axis("ctx", ("-c",), ())
     return [*axes, context], context
-
-
-def _trained_context(header: Header) -> int:
-    from memplan.models.registry import load_hparams
-    from memplan.releases import LATEST
-
-    return load_hparams(header, (), LATEST).n_ctx_train

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
@@ -94,11 +93,11 @@ def _show(rest: Sequence[str]) -> int:
 
 def _fit(arguments: Arguments) -> int:
     from memplan.cli.estimate import DOES_NOT_FIT, read_question
-    from memplan.cli.plan import for_machine, left_out
+    from memplan.cli.plan import left_out
     from memplan.output.fit import fit_ini, fit_json, fit_remarks, fit_text, no_fit_text
     from memplan.planning.fit import GROWTH_MIB, Extra, fit_preset
     from memplan.planning.plan import Plan
-    from memplan.planning.setting import Setting
+    from memplan.planning.problem import Problem
     from memplan.planning.speed import find_bandwidths
 
     style = arguments.own.get("--format", ("json" if arguments.json else "args",))[-1]
@@ -109,17 +108,12 @@ def _fit(arguments: Arguments) -> int:
         draft=_mib(arguments, "--draft", 0),
         growth=_mib(arguments, "--growth", GROWTH_MIB),
     )
-    asked = read_question(arguments)
-    written = sorted(FIT_FLAGS & asked.flags.given)
+    question = read_question(arguments)
+    written = sorted(FIT_FLAGS & question.flags.given)
     if written:
         raise FlagError(f"{' and '.join(written)}: preset --fit writes what goes there; leave it out")
-    gpus = asked.rig.gpus
-    setting = Setting(
-        asked.header, arguments.flags, asked.rig, (0,) * len(gpus), find_bandwidths(gpus), asked.llama, arguments.app,
-        asked.without_ops,
-    )  # fmt: skip
-    preset = fit_preset(setting, extra)
-    preset = replace(preset, plan=for_machine(preset.plan, asked.machine))
+    gpus = question.rig.gpus
+    preset = fit_preset(Problem(question, (0,) * len(gpus), find_bandwidths(gpus)), extra)
     fits = isinstance(preset.plan, Plan)
     if fits or style == "json":
         if style == "args":

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.estimate import DOES_NOT_FIT, PATHS, read_question
-from memplan.cli.sweep import subject_of
 from memplan.errors import FlagError
 from memplan.llama.flag_table import MAX_SEQUENCES
 from memplan.llama.flag_values import whole
+from memplan.sweeping.axes import MODELS
 
 USAGE = """\
 Usage: memplan slots MODEL [llama-server's flags] [options]
@@ -53,18 +53,17 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(USAGE)
         return 0
     counts = _counts(arguments)
-    asked = read_question(arguments)
+    question = read_question(arguments).without(MODELS)
 
     from memplan.output.slots import render_slots, slots_json
     from memplan.sweeping.slots import COUNTS, SLOTS, slot_table
 
-    subject = subject_of(arguments, asked)
     with terminal.ProgressBar("slots:") as bar:
-        table = slot_table(subject, counts or COUNTS, asked.paths, bar)
+        table = slot_table(question, counts or COUNTS, bar)
     if arguments.json:
         text = slots_json(table)
     else:
-        given = subject.without(SLOTS).flags
+        given = question.without(SLOTS.replaced).flags.words()
         text = render_slots(table, given, colour=terminal.colour(), unicode=terminal.unicode())
     sys.stdout.write(text)
     of_interest = [row for row in table.rows if row.indexer == table.usual]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import for_machine
-from memplan.cli.estimate import DOES_NOT_FIT, Asked, read_question
+from memplan.cli.estimate import DOES_NOT_FIT, read_question
 from memplan.errors import FlagError
 from memplan.llama.flag_values import whole
-from memplan.sweeping.axes import Axis, parse_axis
+from memplan.sweeping.axes import MODELS, Axis, parse_axis
 from memplan.sweeping.largest import candidates, largest_of
-from memplan.sweeping.sweep import Subject, Sweeper
+from memplan.sweeping.sweep import Sweeper
 
 USAGE = """\
 Usage: memplan sweep MODEL [llama-server's flags] --over NAME=VALUES [options]
@@ -95,7 +93,7 @@ def run(argv: Sequence[str]) -> int:
     elif "--csv" in arguments.own:
         text = output.sweep_csv(sweep)
     else:
-        given = sweeper.subject.flags
+        given = sweeper.question.flags.words()
         text = output.render_sweep(sweep, given, colour=terminal.colour(), unicode=terminal.unicode())
     sys.stdout.write(text)
     fits = any(point.estimate.fits for point in sweep.points)
@@ -113,19 +111,7 @@ def make_sweeper(arguments: Arguments, axes: Sequence[Axis]) -> Sweeper:
         if arguments.gpus or arguments.rig is not None or arguments.no_gpu:
             raise FlagError("--over gpu: sets what --gpu, --rig or --no-gpu sets already")
         arguments = _with_no_gpu(arguments)
-    return Sweeper(subject_of(arguments, read_question(arguments)), axes)
-
-
-def subject_of(arguments: Arguments, asked: Asked) -> Subject:
-    """What was asked, as words that can be changed."""
-    finish = None if asked.machine is None else partial(for_machine, machine=asked.machine)
-    app = asked.flags.app
-    subject = Subject(asked.header, arguments.flags, asked.rig, asked.llama, asked.without_ops, app, finish)
-    return subject.without(_MODEL)
-
-
-_MODEL = Axis("model", ("-m",), ())
-"""What names the model is no setting, once its header is read."""
+    return Sweeper(read_question(arguments).without(MODELS), axes)
 
 
 def _with_no_gpu(arguments: Arguments) -> Arguments:
@@ -141,7 +127,7 @@ def _last_that_fits(arguments: Arguments, axes: list[Axis], option: str) -> int:
     axis, values = candidates(sweeper, name, option)
     asked = axis in sweeper.axes
     if not asked:
-        sweeper = Sweeper(sweeper.subject, [*axes, axis])
+        sweeper = Sweeper(sweeper.question, [*axes, axis])
     others = tuple(other for other in sweeper.axes if other is not axis)
     down = option == "--min"
 
@@ -159,7 +145,7 @@ def _last_that_fits(arguments: Arguments, axes: list[Axis], option: str) -> int:
     elif "--csv" in arguments.own:
         text = output.largest_csv(hunt, rows)
     else:
-        given = sweeper.subject.flags
+        given = sweeper.question.flags.words()
         text = output.render_largest(hunt, rows, given, colour=terminal.colour(), unicode=terminal.unicode())
     sys.stdout.write(text)
     return DOES_NOT_FIT if arguments.check and all(row.largest.value is None for row in rows) else 0

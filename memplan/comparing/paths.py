@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from memplan.comparing.compare import compare
 from memplan.comparing.matching import label
 from memplan.comparing.result import Comparison
-from memplan.explaining.explain import explain
+from memplan.estimator import answer
+from memplan.explaining.explain import explained
 from memplan.explaining.result import Explanation, Placed
-from memplan.llama.context import AS_RELEASED, Path, Paths
-from memplan.llama.flags import check_devices, parse_flags
-from memplan.releases import Release, find_release
+from memplan.llama.context import Path
+from memplan.question import Question
+from memplan.releases import Release
 from memplan.result import Estimate
-from memplan.sweeping.axes import Axis
 from memplan.sweeping.largest import Largest, candidates, largest
 from memplan.sweeping.slots import indexer_path, indexer_paths
-from memplan.sweeping.sweep import Subject, Sweeper
+from memplan.sweeping.sweep import Sweeper
 
 SMALL = 1 << 16
 """Tensors of fewer bytes are left out of what makes the difference."""
@@ -63,50 +63,34 @@ class IndexerPaths:
     comparison: Comparison | None
 
 
-def both_paths(
-    subject: Subject, paths: Paths = AS_RELEASED, progress: Callable[[int], None] | None = None
-) -> IndexerPaths:
-    """The fused and the unfused indexer side by side.
+def both_paths(question: Question, progress: Callable[[int], None] | None = None) -> IndexerPaths:
+    """The fused and the unfused indexer side by side, whichever the question asks for.
 
-    ``paths``: how hyper-connections are computed; its indexer is set here.  ``progress`` is told how many estimates
-    there were. Raises MemplanError.
+    ``progress`` is told how many estimates there were. Raises MemplanError.
     """
-    release = find_release(subject.release)[0]
+    release = question.release
     asked = 0
 
-    def ask(words: tuple[str, ...], path: Path) -> Estimate:
+    def ask(question: Question) -> Estimate:
         nonlocal asked
-        from memplan.estimator import estimate
-
         if progress is not None:
             progress(asked)
         asked += 1
-        flags = parse_flags(words, subject.app)
-        with_path = replace(paths, indexer=path)
-        answer = estimate(subject.header, flags, subject.rig, subject.release, subject.without_ops, paths=with_path)
-        return answer if subject.finish is None else subject.finish(answer)
+        return answer(question).estimate
 
-    flags = parse_flags(subject.flags, subject.app)
-    check_devices(flags, subject.rig)
-    context, values = candidates(Sweeper(subject, []), "ctx")
-    rest = subject.without(context)
+    _, values = candidates(Sweeper(question, []), "ctx")
     sides = []
     for path in indexer_paths(release):
-        with_path = replace(paths, indexer=path)
-        x = explain(subject.header, flags, subject.rig, subject.release, subject.without_ops, paths=with_path)
-        if subject.finish is not None:
-            x = replace(x, estimate=subject.finish(x.estimate))
-        sides.append(PathSide(path, x, largest(values, _along(rest, context, path, ask))))
-    usual = indexer_path(ask(subject.flags, "auto"), release)
+        forced = question.with_(paths=replace(question.paths, indexer=path))
+
+        def along(n_ctx: int, forced: Question = forced) -> Estimate:
+            return ask(forced.with_(n_ctx=n_ctx))
+
+        sides.append(PathSide(path, explained(forced), largest(values, along)))
+    usual = indexer_path(ask(question.with_(paths=replace(question.paths, indexer="auto"))), release)
     comparison = compare(sides[0].explanation, sides[1].explanation) if len(sides) > 1 else None
     tensors = _differing(sides) if comparison is not None else ()
     return IndexerPaths(release, usual, tuple(sides), tensors, comparison)
-
-
-def _along(
-    rest: Subject, context: Axis, path: Path, ask: Callable[[tuple[str, ...], Path], Estimate]
-) -> Callable[[int], Estimate]:
-    return lambda value: ask((*rest.flags, *context.words(value)), path)
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def _slots(estimate: Estimate, device: str, failure: Failure, release: Release, 
     flags = estimate.flags
     if flags.n_parallel < 2 or not flags.kv_unified:
         return None
-    one = ask(replace(flags, n_parallel=1), release)
+    one = ask(flags.with_(n_parallel=1), release)
     now, then = _compute(estimate, device), _compute(one, device)
     if one.refused is not None or then > now // 2 or now - then < 256 * _MIB:
         return None

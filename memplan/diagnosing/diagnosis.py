@@ -26,8 +26,9 @@ from memplan.diagnosing.mends import HOST, MARGIN, Mend, Need, Variant, find_men
 from memplan.diagnosing.rigs import other_gpus, rig_of
 from memplan.errors import MemplanError, UnknownRelease
 from memplan.gguf.header import Header
-from memplan.llama.flags import Flags, check_devices, parse_flags
+from memplan.llama.flags import Flags, parse_flags
 from memplan.models.registry import ARCHITECTURES
+from memplan.question import Question
 from memplan.releases import FORKS, LATEST, RELEASES, Release, find_release
 from memplan.result import Estimate
 
@@ -225,8 +226,7 @@ class _Work:
             return None
         try:
             flags = parse_flags(argv, self.seen.app)
-            check_devices(flags, self.rig)
-            return self.answers.ask(self.header, flags, self.rig, release)
+            return self.answers.ask(Question.of(self.header, flags, self.rig, release))
         except MemplanError as error:
             if self.asked.flags or self.asked.header is not None:
                 raise
@@ -288,7 +288,7 @@ class _Work:
     def _ask(self, flags: Flags, release: Release) -> Estimate:
         if self.header is None or self.rig is None:
             raise UnknownRelease("nothing to ask about")
-        return self.answers.ask(self.header, flags, self.rig, release)
+        return self.answers.ask(Question.of(self.header, flags, self.rig, release))
 
     def _cause(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
         if self.other_model:

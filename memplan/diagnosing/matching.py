@@ -12,11 +12,12 @@ from typing import Final
 from memplan.backends.devices import Rig
 from memplan.diagnosing.log import Load, Stage
 from memplan.errors import MemplanError
-from memplan.estimator import Question, load_model
+from memplan.estimator import model_of, workshop_of
 from memplan.gguf.header import Header
 from memplan.llama.flags import arity, normalized, parse_flags, same_setting
 from memplan.llama.placement import Placement, place
 from memplan.models.builtin import builtin_header, builtin_names
+from memplan.question import Question
 from memplan.releases import Release
 
 _MIB: Final = 1 << 20
@@ -178,8 +179,9 @@ def _candidates(header: Header) -> Iterator[list[str]]:
 def _place(header: Header, argv: Sequence[str], app: str, rig: Rig, release: Release) -> Placement | None:
     try:
         flags = parse_flags(argv, app)
-        question = Question(load_model(header, flags, release), flags, rig, release, ())
-        placed = place(question.model.tensors.tensors, question.model.hparams.n_layer_all, flags, question.machine)
+        question = Question.of(header, flags, rig, release)
+        model = model_of(question)
+        placed = place(model.tensors.tensors, model.hparams.n_layer_all, flags, workshop_of(question).machine)
     except MemplanError:
         return None
     return placed if isinstance(placed, Placement) else None

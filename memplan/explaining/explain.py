@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from memplan.backends.devices import Rig
-from memplan.estimator import ask
+from memplan.estimator import answer
 from memplan.explaining.names import UNNAMED, base_name, layers, own_layer, purposes, source_name
 from memplan.explaining.record import Life, Recorder
 from memplan.explaining.result import (
@@ -28,11 +28,12 @@ from memplan.ggml.sched import Sched
 from memplan.ggml.tensor import Shape, Tensor, new_tensor
 from memplan.gguf.header import Header
 from memplan.gguf.types import GGMLType
-from memplan.llama.context import AS_RELEASED, Context, Paths
+from memplan.llama.context import AS_RELEASED, Paths
 from memplan.llama.flags import Flags
 from memplan.llama.memory.base import Memory
 from memplan.llama.placement import Placement
 from memplan.llama.weights import ModelTensor
+from memplan.question import Question
 from memplan.releases import Release
 
 LARGEST = 1000
@@ -60,10 +61,16 @@ def explain(
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    estimate, question = ask(header, flags, rig, release, without_ops, paths)
-    if question.made is None or estimate.refused is not None:
+    return explained(Question.of(header, flags, rig, release, without_ops, paths))
+
+
+def explained(question: Question) -> Explanation:
+    """The same of a question."""
+    answered = answer(question)
+    estimate, made = answered.estimate, answered.made
+    if made is None:
         return Explanation(estimate)
-    placement, memory, context = question.made
+    context = made.context
     sched = context.sched
     graph = context.graphs.whole(context.params.prompt_batch, context.fused).graph
     inputs = purposes(graph.nodes)  # before the scheduler puts copies in their place
@@ -91,7 +98,7 @@ def explain(
         buffers=tuple(buffers),
         splits=tuple(_splits(sched)),
         largest=tuple(sorted(placed, key=_size, reverse=True)[:LARGEST]),
-        residents=(*_weights(question.model.tensors.tensors, placement), *_caches(memory, context)),
+        residents=(*_weights(answered.model.tensors.tensors, made.placement), *_caches(made.memory)),
     )
 
 
@@ -219,7 +226,7 @@ def _weights(tensors: Iterable[ModelTensor], placement: Placement) -> Iterator[R
         yield Resident("weight", t.name, t.type.name, t.ne, own_layer(t.name), buft.name, sizes[key])
 
 
-def _caches(memory: Memory, context: Context) -> Iterator[Resident]:
+def _caches(memory: Memory) -> Iterator[Resident]:
     for t in memory.tensors:
         tag = t.role.partition("@")[2]
         name = f"{t.name} ({tag})" if tag else t.name

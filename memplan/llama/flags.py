@@ -6,8 +6,9 @@ Follows ``common/arg.cpp`` (``common_params_parse_ex``), ``common/common.h`` (de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from memplan.backends.devices import Rig
@@ -97,6 +98,45 @@ class Flags:
     """What these flags load beside the model."""
     inexact: tuple[str, ...] = ()
     """Why an estimate with these flags is not exact."""
+    argv: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """The words that were read; ``words`` tells those of flags that were changed since."""
+
+    def words(self) -> tuple[str, ...]:
+        """The command line that says the same: as it was given, with what was changed since at its end.
+
+        Raises FlagError for a change that no flag makes.
+        """
+        argv = self.argv
+        for _ in range(3):  # a flag may settle more than its own field: slots of -np are not unified
+            read = _parse(argv, self.app)
+            changed = [name for name in _WRITTEN if getattr(read, name) != getattr(self, name)]
+            if not changed:
+                return argv
+            for name in changed:
+                value = getattr(self, name)
+                if name in _ADDED and value[: (count := len(getattr(read, name)))] == getattr(read, name):
+                    value = value[count:]
+                else:
+                    argv = without(argv, [flag for flag, known in _FIELDS.items() if known[0] == name])
+                argv += _WRITTEN[name](value)
+        raise FlagError(f"{' '.join(argv)}: no flags say {', '.join(f'{n}={getattr(self, n)!r}' for n in changed)}")
+
+    def with_(self, **changes: Any) -> Flags:
+        """The same flags but for these fields, with the words that say so: ``with_(n_ctx=4096)``."""
+        changed = replace(self, **changes)
+        return _parse(changed.words(), changed.app)
+
+    def with_words(self, *words: str) -> Flags:
+        """The flags of the same command line with more words at its end."""
+        return _parse((*self.words(), *words), self.app)
+
+    def with_app(self, app: str) -> Flags:
+        """The flags of the same command line given to another program. Raises FlagError."""
+        return _parse(self.words(), app)
+
+    def without(self, flags: Collection[str]) -> Flags:
+        """The flags of the same command line without some flags, each as ``normalized`` spells it."""
+        return _parse(without(self.words(), flags), self.app)
 
     @property
     def n_outputs_max(self) -> int:
@@ -113,10 +153,15 @@ def parse_flags(argv: Sequence[str], app: str = "server") -> Flags:
     """
     if isinstance(argv, str):
         raise FlagError(f"{shown(argv)}: give a list of words, as in {argv.split()[:4]!r}")
+    return _parse(tuple(argv), app)
+
+
+@lru_cache(maxsize=256)
+def _parse(argv: tuple[str, ...], app: str) -> Flags:
     values.choice("--app", app, ("server", "cli"))
     server = app == "server"
     # -1 is llama-server's own word for "no -np": see common_params_parser_init
-    flags = Flags(app="server" if server else "cli", n_parallel=-1 if server else 1, kv_unified=False)
+    flags = Flags(app="server" if server else "cli", n_parallel=-1 if server else 1, kv_unified=False, argv=argv)
     speculation = Speculation()
     texts: dict[str, str] = {}
     for flag, text in read_flags(argv):
@@ -124,11 +169,11 @@ def parse_flags(argv: Sequence[str], app: str = "server") -> Flags:
         if speculation.read(flag, text):
             continue
         if flag in _FIELDS:
-            field, read = _FIELDS[flag]
+            name, read = _FIELDS[flag]
             value = read(flag, text)
-            if field in _ADDED:
-                value = getattr(flags, field) + value
-            flags = replace(flags, **{field: value})
+            if name in _ADDED:
+                value = getattr(flags, name) + value
+            flags = replace(flags, **{name: value})
     return _resolve(_remember(flags, texts, speculation), texts)
 
 
@@ -156,6 +201,20 @@ def read_flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             values.whole(flag, text)
         yield flag, text
         i += 1 + count
+
+
+def split_words(argv: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The flags among words in order, each with its values, as they were spelled."""
+    i = 0
+    while i < len(argv):
+        end = i + 1 + (arity(argv[i]) or 0)
+        yield tuple(argv[i:end])
+        i = end
+
+
+def without(argv: Sequence[str], flags: Collection[str]) -> tuple[str, ...]:
+    """The words without these flags and their values; ``flags`` as ``normalized`` spells them."""
+    return tuple(word for words in split_words(argv) if normalized(words[0]) not in flags for word in words)
 
 
 def arity(flag: str) -> int | None:
@@ -192,7 +251,7 @@ def same_setting(flag: str) -> frozenset[str]:
     if known is None:
         return frozenset({flag})
     part = 1 if known[0] in _ADDED else 0
-    return frozenset(name for name, field in _FIELDS.items() if field[part] is known[part])
+    return frozenset(name for name, other in _FIELDS.items() if other[part] is known[part])
 
 
 def normalized(flag: str) -> str:
@@ -363,3 +422,59 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     )
     for spelling in spellings.split()
 }
+
+
+def _one(flag: str) -> Callable[[object], tuple[str, ...]]:
+    return lambda value: (flag, str(value))
+
+
+def _switch(on: str, off: str = "") -> Callable[[object], tuple[str, ...]]:
+    return lambda value: (on,) if value else (off,) if off else ()
+
+
+def _list(flag: str, item: Callable[[Any], str] = str, empty: tuple[str, ...] = ()) -> Callable[[Any], tuple[str, ...]]:
+    return lambda many: (flag, ",".join(map(item, many))) if many else empty
+
+
+def _override(override: Override) -> str:
+    return "=".join(override)
+
+
+def _kv_override(override: KvOverride) -> str:
+    key, value = override
+    kind = "bool" if isinstance(value, bool) else type(value).__name__
+    text = f"{key}={kind}:{str(value).lower() if kind == 'bool' else value}"
+    return '"{}"'.format(text.replace('"', '""'))
+
+
+_WRITTEN: Final[Mapping[str, Callable[[Any], tuple[str, ...]]]] = {
+    "model": lambda name: ("-m", name) if name else (),
+    "n_ctx": _one("-c"),
+    "n_batch": _one("-b"),
+    "n_ubatch": _one("-ub"),
+    "n_parallel": _one("-np"),
+    "kv_unified": _switch("-kvu", "-no-kvu"),
+    "flash_attn": _one("-fa"),
+    "type_k": _one("-ctk"),
+    "type_v": _one("-ctv"),
+    "n_gpu_layers": _one("-ngl"),
+    "split_mode": _one("-sm"),
+    "main_gpu": _one("-mg"),
+    "tensor_split": _list("-ts", lambda share: f"{share:.9g}"),
+    "overrides": _list("-ot", _override),
+    "devices": lambda names: () if names is None else ("-dev", ",".join(names) or "none"),
+    "offload_kqv": _switch("-kvo", "-nkvo"),
+    "op_offload": _switch("--op-offload", "--no-op-offload"),
+    "swa_full": _switch("--swa-full"),
+    "no_host": _switch("--no-host"),
+    "repack": _switch("--repack", "-nr"),
+    "cache_ram": _one("--cache-ram"),
+    "ctx_checkpoints": _one("--ctx-checkpoints"),
+    "load_mode": _one("-lm"),
+    "embeddings": _switch("--embeddings"),
+    "kv_overrides": _list("--override-kv", _kv_override),
+    "rpc": _list("--rpc"),
+    "fit": lambda on: ("--fit", "on" if on else "off"),
+    "fit_target": _list("--fit-target"),
+}
+"""How each field is written; what has none here follows from other flags."""

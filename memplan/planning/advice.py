@@ -18,8 +18,8 @@ from memplan.planning.probing import (
     slots,
     ubatches,
 )
+from memplan.planning.problem import Candidate, Problem
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, Setting
 from memplan.result import Estimate
 
 
@@ -37,7 +37,7 @@ class Advice:
     also: tuple[Words, Estimate] | None = None
 
 
-def advise(setting: Setting, found: Estimate) -> tuple[Advice | None, Candidate | Change | None]:
+def advise(problem: Problem, found: Estimate) -> tuple[Advice | None, Candidate | Change | None]:
     """The best single flag that makes ``found``, an estimate that does not fit, fit; and the best placement that does.
 
     The placement keeps all flags, and has layers on the host where nothing else fits; failing that it is a ``Change``,
@@ -46,14 +46,14 @@ def advise(setting: Setting, found: Estimate) -> tuple[Advice | None, Candidate 
     experts, a smaller ubatch, fewer slots, a quantised cache, a smaller context. No margin is asked for: ``fits`` knows
     none.
     """
-    search = Search(replace(setting, margins=(0,) * len(setting.rig.gpus)))
+    search = Search(replace(problem, margins=(0,) * len(problem.rig.gpus)))
     search.remember((), found)
     advice = next(_changes(search, found), None)
     placed: Candidate | Change | None = search.find(effort="good")
     ledger = search.ledger()
     if placed is None and ledger is not None and ledger.first is None and ledger.fixed_homes is None:
         placed = search.find(partial=True, effort="good")
-    return advice, placed or without_placement(search.setting, (), Prober(search.setting))
+    return advice, placed or without_placement(search.problem, (), Prober(search.problem))
 
 
 def given(flags: Flags, flag: str) -> bool:

@@ -8,8 +8,9 @@ from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
 from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
-from memplan.planning.setting import Setting, target_margins
+from memplan.planning.problem import Problem, target_margins
 from memplan.planning.speed import find_bandwidths
+from memplan.question import Question
 from memplan.releases import Release
 
 
@@ -46,17 +47,9 @@ def plan(
     words, names = _words("flags", flags), _words("search", search)
     parsed = parse_flags(words, app)
     check_types(header, parsed, rig, release)
-    setting = Setting(
-        header,
-        words,
-        rig,
-        target_margins(parsed, rig) if margin_mib is None else _margins(margin_mib, rig),
-        find_bandwidths(rig.gpus, (), rig.host_bandwidth),
-        release,
-        app,
-        tuple(without_ops),
-    )
-    return make_plan(setting, names)
+    margins = target_margins(parsed, rig) if margin_mib is None else _margins(margin_mib, rig)
+    question = Question.of(header, parsed, rig, release, without_ops)
+    return make_plan(Problem(question, margins, find_bandwidths(rig.gpus, (), rig.host_bandwidth)), names)
 
 
 def _words(name: str, given: object) -> tuple[str, ...]:

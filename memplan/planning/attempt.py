@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from memplan.planning.asking import Asking
 from memplan.planning.bare import BALANCE, ROUNDS, Bare
 from memplan.planning.cuts import Cut, Cutter, Kinds
+from memplan.planning.estimates import Estimates
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger
-from memplan.planning.setting import Candidate, fits_gpus, leaves_margins
+from memplan.planning.problem import Candidate, fits_gpus, leaves_margins
 from memplan.result import Estimate
 
 SETTINGS = frozenset({"k-v-types-differ", "quantized-v-needs-flash-attention", "tensors-not-of-this-release"})
@@ -54,17 +54,22 @@ class Attempt:
     """
 
     def __init__(
-        self, search: Asking, ledger: Ledger, no_op_offload: bool, firsts: Iterable[int] = (0,), effort: Effort = "best"
+        self,
+        search: Estimates,
+        ledger: Ledger,
+        no_op_offload: bool,
+        firsts: Iterable[int] = (0,),
+        effort: Effort = "best",
     ) -> None:
         self.effort = effort
         self.search = search
         self.ledger = ledger
         self.no_op_offload = no_op_offload
         self.firsts = tuple(firsts)
-        setting = search.setting
-        self.cutter = Cutter(ledger, setting.bandwidths)
-        gpus = [setting.rig.gpus[d] for d in ledger.devices]
-        margins = [setting.margins[d] for d in ledger.devices]
+        problem = search.problem
+        self.cutter = Cutter(ledger, problem.bandwidths)
+        gpus = [problem.rig.gpus[d] for d in ledger.devices]
+        margins = [problem.margins[d] for d in ledger.devices]
         self.before = [g.free - m - p for g, m, p in zip(gpus, margins, ledger.pinned, strict=True)]
         self.copies = not no_op_offload and search.flags.op_offload
         self.found: Candidate | None = None
@@ -133,7 +138,7 @@ class Attempt:
 
     def _hopeless(self, found: Candidate) -> bool:
         """Whether the host lacks more than the GPUs have left, and than smaller copies of experts could free."""
-        margins, devices = self.search.setting.margins, found.estimate.devices
+        margins, devices = self.search.problem.margins, found.estimate.devices
         spare = sum(devices[d].left - margins[d] for d in self.ledger.devices)
         if self.copies:
             every = self.ledger.kinds
@@ -153,8 +158,8 @@ class Attempt:
 
     def _refill(self, found: Candidate) -> Candidate:
         """Take experts back from the host where a GPU has room for one: other layers' may leave a buffer as it is."""
-        margins, homes = self.search.setting.margins, found.layout.homes()
-        hashed = self.search.question.model.layers_routed_by_token
+        margins, homes = self.search.problem.margins, found.layout.homes()
+        hashed = self.search.model.layers_routed_by_token
         touched = {e.layer: 0 for layer in self.ledger.experts for e in layer}
         host = [e for layer in self.ledger.experts[found.layout.first :] for e in layer]
         host = [e for e in host if e.names[0] in found.layout.host]
@@ -179,7 +184,7 @@ class Attempt:
 
     def _most(self, found: Candidate) -> None:
         """Look for more bytes on GPUs than ``found`` has, even if that takes more time: ``most``."""
-        cutter = Cutter(self.ledger, self.search.setting.bandwidths, most=True)
+        cutter = Cutter(self.ledger, self.search.problem.bandwidths, most=True)
         every = self.ledger.kinds
         computes = self._computes(found.estimate)
         for _ in range(MORE_ROUNDS):
@@ -212,7 +217,7 @@ class Attempt:
             self._bare().any(self.firsts)
 
     def _bare(self) -> Bare:
-        bandwidths = self.search.setting.bandwidths
+        bandwidths = self.search.problem.bandwidths
         return Bare(self.ledger, bandwidths, self.before, self.no_op_offload, self._ask, self._take)
 
     def with_weights(self, least: int, computes: Sequence[int]) -> Candidate | None:
@@ -231,7 +236,7 @@ class Attempt:
 
     def _candidate(self, layout: Layout, found: Estimate) -> Candidate | None:
         """The layout, if it leaves the margins; whether the host has room is for ``_settled``."""
-        if not fits_gpus(found, self.search.setting.margins):
+        if not fits_gpus(found, self.search.problem.margins):
             return None
         new = Candidate(layout, tuple(layout_args(layout, self.ledger)), found, self.cutter.price(layout))
         if found.host_lacks:
@@ -300,7 +305,7 @@ class Attempt:
         The first layers route by token (``hash_layer_count``) and leave other holes in the compute buffer than the
         rest: copies of their experts can make it larger by the size of one.
         """
-        hashed = self.search.question.model.layers_routed_by_token
+        hashed = self.search.model.layers_routed_by_token
         first = {name for layer in self.ledger.experts[:hashed] for e in layer for name in e.names}
         if not first & found.layout.host:
             return
@@ -356,7 +361,7 @@ class Attempt:
     def _balance(self, found: Candidate, kinds: Kinds) -> None:
         """Spread what is left evenly, where that costs nothing: llama.cpp's pools grow at run time."""
         computes = self._computes(found.estimate)
-        margins = self.search.setting.margins
+        margins = self.search.problem.margins
         left = [found.estimate.devices[d].left - margins[d] for d in self.ledger.devices]
         low, high = max(0, min(left)), max(left)
         best: Cut | None = None
@@ -378,7 +383,7 @@ class Attempt:
 
     def _move(self, found: Candidate) -> None:
         """Fill what is left of a GPU with other GPUs' experts from the host, if any has room for one."""
-        margins = self.search.setting.margins
+        margins = self.search.problem.margins
         for cushion in CUSHIONS:
             left = [max(0, found.estimate.devices[d].left - margins[d] - cushion) for d in self.ledger.devices]
             moved = dict(found.layout.moved)

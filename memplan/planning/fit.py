@@ -13,8 +13,8 @@ from memplan.backends.devices import CUDA, METAL, Gpu
 from memplan.llama.servers import rpc_words
 from memplan.planning.nearest import PLACEMENT
 from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
+from memplan.planning.problem import Problem
 from memplan.planning.search import Search
-from memplan.planning.setting import Setting
 
 GROWTH_MIB = 512
 """For pools that grow at run time, such as cuBLAS's and the flash attention kernels'."""
@@ -67,13 +67,13 @@ class FitPreset:
         return *self.servers, "--fit", "on", "--fit-target", targets, "--fit-ctx", str(self.fit_ctx)
 
 
-def fit_preset(setting: Setting, extra: Extra) -> FitPreset:
+def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
     """Margins for a rig, and what speaks against ``--fit`` there. Raises MemplanError."""
-    search = Search(setting)
+    search = Search(problem)
     flags = search.flags
-    targets = [LAZY_MIB + extra.growth] * len(setting.rig.gpus)
+    targets = [LAZY_MIB + extra.growth] * len(problem.rig.gpus)
     reasons = [
-        f"{LAZY_MIB} MiB for {_kernels(setting.rig.gpus)}",
+        f"{LAZY_MIB} MiB for {_kernels(problem.rig.gpus)}",
         f"{extra.growth} MiB for pools that grow at run time",
     ]
     if targets and extra.projector:
@@ -82,14 +82,14 @@ def fit_preset(setting: Setting, extra: Extra) -> FitPreset:
     if targets and extra.draft:
         targets = [target + extra.draft for target in targets]
         reasons.append(f"{extra.draft} MiB on every GPU for a draft model's context")
-    plan = make_plan(replace(setting, margins=tuple(target * MIB for target in targets)))
+    plan = make_plan(replace(problem, margins=tuple(target * MIB for target in targets)))
     return FitPreset(
         targets=tuple(targets),
         fit_ctx=flags.n_ctx or LEAST_CONTEXT,
         reasons=tuple(reasons),
-        warnings=tuple(_warnings(setting, flags.given, flags.split_mode, plan)),
+        warnings=tuple(_warnings(problem, flags.given, flags.split_mode, plan)),
         plan=plan,
-        servers=rpc_words(flags, setting.rig),
+        servers=rpc_words(flags, problem.rig),
     )
 
 
@@ -101,7 +101,7 @@ def _kernels(gpus: Sequence[Gpu]) -> str:
     return f"kernels loaded or compiled later: CUDA's figure, since that of {names} is not known"
 
 
-def _warnings(setting: Setting, given: frozenset[str], split_mode: str, plan: Plan | NoPlan) -> Sequence[str]:
+def _warnings(problem: Problem, given: frozenset[str], split_mode: str, plan: Plan | NoPlan) -> Sequence[str]:
     found = []
     stops = sorted(PLACEMENT & given - {"-dev", "--device", "-mg", "--main-gpu", "-sm", "--split-mode"})
     if stops:
@@ -111,9 +111,9 @@ def _warnings(setting: Setting, given: frozenset[str], split_mode: str, plan: Pl
     if isinstance(plan, NoPlan):
         found.append(f"with these margins {plan.why}: --fit would fail, or start with less context")
         return found
-    cards = {(gpu.total, gpu.compute_capability) for gpu in setting.rig.gpus}
+    cards = {(gpu.total, gpu.compute_capability) for gpu in problem.rig.gpus}
     if plan.shares and plan.shares[-1].experts:
-        if len(setting.rig.gpus) > 1:
+        if len(problem.rig.gpus) > 1:
             mixed = "mixed cards" if len(cards) > 1 else "several cards"
             found.append(
                 f"not every expert fits, on {mixed}: --fit fills them from the back in whole layers and may take"

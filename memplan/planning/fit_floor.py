@@ -6,8 +6,8 @@ from memplan.planning.attempt import MANY, Attempt
 from memplan.planning.layout import HOST
 from memplan.planning.ledger import Ledger
 from memplan.planning.llama_fit import LUCK, fit_sizes, replay_fit
+from memplan.planning.problem import Candidate, leaves_margins
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, leaves_margins
 
 
 def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | None:
@@ -23,14 +23,14 @@ def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | Non
     most = search.most if found is not None else None
     if found is not None and most is not None and most.weights <= found.weights:
         most = None
-    always = ledger.n_items > search.question.model.hparams.n_layer + 1  # --fit leaves layers of MTP out of its count
+    always = ledger.n_items > search.model.hparams.n_layer + 1  # --fit leaves layers of MTP out of its count
     if found is not None:
         # asked of every model, since bounds look at the least buffer seen
         always = _may_be_lucky(search, ledger, found) or always
         always = always or (search.more and found is not search.most)
         always = always or _has_room(search, ledger, found) or _reaches_more(search, ledger, found)
     answer = replay_fit(search, ledger, always, 0 if found is None else found.weights)
-    if answer is None or not leaves_margins(answer.estimate, search.setting.margins):
+    if answer is None or not leaves_margins(answer.estimate, search.problem.margins):
         return found
     if found is not None and found.weights >= answer.weights:
         return found
@@ -48,7 +48,7 @@ def no_less_than_fit(search: Search, found: Candidate | None) -> Candidate | Non
 
 def _has_room(search: Search, ledger: Ledger, found: Candidate) -> bool:
     """Whether a GPU has room for an expert of its own layers on the host: other holes in its buffer may be better."""
-    margins, homes = search.setting.margins, found.layout.homes()
+    margins, homes = search.problem.margins, found.layout.homes()
     left = {d: found.estimate.devices[device].left - margins[d] for d, device in enumerate(ledger.devices)}
     host = (e for layer in ledger.experts[found.layout.first :] for e in layer if e.names[0] in found.layout.host)
     return any(e.size <= left[homes[e.layer]] for e in host)
@@ -58,7 +58,7 @@ def _reaches_more(search: Search, ledger: Ledger, found: Candidate) -> bool:
     """Whether ``--fit`` has more experts in the same rooms: it takes the shared expert of a layer in part along,
     and that may be what another expert lacks.
     """
-    margins, gpus = search.setting.margins, search.setting.rig.gpus
+    margins, gpus = search.problem.margins, search.problem.rig.gpus
     computes = search.least_computes(found.estimate)
     rooms = [gpus[d].free - margins[d] - compute for d, compute in zip(ledger.devices, computes, strict=True)]
     layers = ledger.experts[found.layout.first :]
@@ -69,7 +69,7 @@ def _reaches_more(search: Search, ledger: Ledger, found: Candidate) -> bool:
 
 def _may_be_lucky(search: Search, ledger: Ledger, found: Candidate) -> bool:
     """Whether a shared expert on the host beside experts of the first layers makes the first compute buffer smaller."""
-    hashed = ledger.experts[: search.question.model.layers_routed_by_token]
+    hashed = ledger.experts[: search.model.layers_routed_by_token]
     layers = sorted({e.layer for layer in hashed for e in layer if e.names[0] in found.layout.host})
     if found.layout.no_op_offload or "-ot" not in found.args:
         return False

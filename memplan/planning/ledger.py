@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from memplan.estimator import Question
+from memplan.estimator import model_of, workshop_of
 from memplan.ggml.backend import BufferType
 from memplan.ggml.tensor import new_tensor
 from memplan.llama.context import ContextParams
@@ -20,6 +20,7 @@ from memplan.llama.patterns import matches
 from memplan.llama.placement import Placement, place, place_layers, split_points, too_many_devices
 from memplan.llama.refusals import Refusal
 from memplan.llama.weights import INPUT, OUTPUT, ModelTensor
+from memplan.question import Question
 
 _EXPERTS = re.compile(r"blk\.[0-9]+\.ffn_([a-z_]+)_exps\.")
 
@@ -88,7 +89,7 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
 
     A Refusal when llama.cpp would not load the model, None when no GPU is in use.
     """
-    model, flags, machine = question.model, question.flags, question.machine
+    model, flags, machine = model_of(question), question.flags, workshop_of(question).machine
     if model.tensors.refusal is not None:
         return model.tensors.refusal
     hp = model.hparams
@@ -168,12 +169,13 @@ def _fixed(question: Question, placement: Placement, n_items: int) -> tuple[int 
 
 def _caches(question: Question, placement: Placement) -> list[int]:
     """Bytes of caches and states of each layer on its own device."""
-    hp, flags = question.model.hparams, question.flags
+    model, flags = model_of(question), question.flags
+    hp = model.hparams
     sizes = [0] * hp.n_layer_all
     if not flags.offload_kqv:
         return sizes
     build = CacheBuilder(hp, flags, ContextParams.of(flags, hp), placement)
-    for t in question.model.arch.memory(hp, build, question.release).tensors:
+    for t in model.arch.memory(hp, build, question.release).tensors:
         sizes[t.layer] += t.nbytes
     return sizes
 

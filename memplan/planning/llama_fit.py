@@ -18,8 +18,8 @@ from memplan.planning.layout import EVERY_LAYER, HOST, Layout
 from memplan.planning.ledger import Ledger
 from memplan.planning.nearest import PLACEMENT
 from memplan.planning.overrides import matched, write_overrides
+from memplan.planning.problem import Candidate, gpu_weights
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, gpu_weights
 from memplan.result import Estimate
 
 MOST_ESTIMATES: Final = 48
@@ -93,7 +93,7 @@ class FitAnswer:
         host = frozenset(name for name, device in self.elsewhere.items() if device < 0)
         moved = {name: device for name, device in self.elsewhere.items() if device >= 0}
         layout = Layout(first, ends, host, moved)
-        price = Cutter(ledger, search.setting.bandwidths).price(layout)
+        price = Cutter(ledger, search.problem.bandwidths).price(layout)
         args = self._shorter(ledger, first)
         shorter = search.estimate(args)
         if shorter.buffers != self.estimate.buffers:
@@ -135,7 +135,7 @@ def replay_fit(search: Search, ledger: Ledger, always: bool = True, beat: int = 
 
 def fit_sizes(search: Search, ledger: Ledger, first: int = 0) -> Sizes:
     """The sums that bound what ``--fit`` can place; ``first``: the first layer that it means to have on a GPU."""
-    model = search.question.model
+    model = search.model
     uncounted = ledger.n_items - 1 - model.hparams.n_layer
     return Sizes(ledger, model.tensors.tensors, _LOST, range(first, first + uncounted))
 
@@ -145,10 +145,10 @@ class _Replay:
         self.search = search
         self.beat = beat
         self.ledger = ledger
-        hparams = search.question.model.hparams
+        hparams = search.model.hparams
         self.n_items = hparams.n_layer + 1
-        gpus = [search.setting.rig.gpus[d] for d in ledger.devices]
-        margins = [search.setting.margins[d] for d in ledger.devices]
+        gpus = [search.problem.rig.gpus[d] for d in ledger.devices]
+        margins = [search.problem.margins[d] for d in ledger.devices]
         self.targets = [gpu.free - margin for gpu, margin in zip(gpus, margins, strict=True)]
         self.last = len(self.targets) - 1
         self.overflow = [HOST] * len(self.targets)

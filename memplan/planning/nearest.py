@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from memplan.llama.flags import Flags, arity, parse_flags, read_flags
+from memplan.llama.flags import Flags, read_flags, without
 from memplan.llama.placement import MAX_BACKENDS
 from memplan.planning.probing import (
     CONTEXT_STEP,
@@ -20,8 +20,8 @@ from memplan.planning.probing import (
     cache_types,
     slots,
 )
+from memplan.planning.problem import Problem, leaves_margins
 from memplan.planning.search import Search
-from memplan.planning.setting import Setting, leaves_margins
 
 PLACEMENT: Final = frozenset({
     "-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split", "-ot", "--override-tensor", "-cmoe", "--cpu-moe",
@@ -40,16 +40,16 @@ def nearest_changes(failed: Search, chosen: Words = (), partial: bool = False) -
     """Changes that make a plan fit where this search found none, the smallest first; and how many estimates they took.
 
     With all attention on GPUs, and where ``partial`` with whole layers on the host too, if that changes less.
-    ``chosen``: flags at the end of the setting's that are not the user's.
+    ``chosen``: words at the end of the problem's that are not the user's.
     """
-    probe = Prober(failed.setting)
+    probe = Prober(failed.problem)
     found: list[Change | None] = []
     if failed.refused is not None:
         mends = _MENDS.get(failed.refused.kind)
         words = mends(probe.flags) if mends else []
         found = [probe.change(mend, 0.5) for mend in words]
         if partial and not any(found):
-            found = [Prober(failed.setting, partial).change(mend, 0.5) for mend in words]
+            found = [Prober(failed.problem, partial).change(mend, 0.5) for mend in words]
     else:
         together: Change | None = None
         for copies in (True, False):
@@ -60,13 +60,13 @@ def nearest_changes(failed: Search, chosen: Words = (), partial: bool = False) -
             if any(found) and not failed.crowded:  # copies take room that a crowded host may have to have
                 break
         if partial and not failed.crowded:
-            some = Prober(failed.setting, partial)
+            some = Prober(failed.problem, partial)
             some.hints = probe.hints
             if some.fits(_smallest(some.flags)):
                 found += _smaller(some, [change for change in found if change is not None])
                 together = together or (None if any(found) else _all_smaller(some))
         found += [] if any(found) else [together]
-    found.append(without_placement(failed.setting, chosen, probe))
+    found.append(without_placement(failed.problem, chosen, probe))
     if partial and not any(found):
         found.append(_without_gpus(failed))
     return _in_order(found), probe.estimates
@@ -85,7 +85,7 @@ def _smallest(flags: Flags) -> Words:
 def _all_smaller(probe: Prober) -> Change | None:
     """The largest context with all else as small as it is proposed: where no single change is enough."""
     words = _smallest(probe.flags)[2:]
-    rest = Prober(replace(probe.setting, argv=(*probe.setting.argv, *words)), probe.partial)
+    rest = Prober(probe.problem.with_words(*words), probe.partial)
     rest.copies, rest.hints = probe.copies, probe.hints
     change = (rest.change((), 0.0) if rest.fits(()) else None) or rest.context()
     probe.estimates += rest.estimates
@@ -122,7 +122,7 @@ def changes_in_full(failed: Search, slow: bool) -> tuple[tuple[Change, ...], int
     Where whole layers can be on the host instead, to a 32nd of what was asked for.  ``slow``: whether prompts would be,
     too: then also about the largest ubatch.
     """
-    probe = Prober(failed.setting)
+    probe = Prober(failed.problem)
     probe.copies = True
     found = [probe.context(_step(probe.n_ctx, CONTEXT_STEP))]
     if slow:
@@ -138,40 +138,36 @@ def _without_gpus(failed: Search) -> Change | None:
     """Everything on the host."""
     args = ("-ngl", "0", *(("--no-op-offload",) if failed.flags.op_offload else ()))
     estimate = failed.estimate(args)
-    fits = leaves_margins(estimate, failed.setting.margins)
+    fits = leaves_margins(estimate, failed.problem.margins)
     return Change(" ".join(args), args, estimate, 0.0) if fits else None
 
 
-def without_placement(setting: Setting, chosen: Words, probe: Prober) -> Change | None:
+def without_placement(problem: Problem, chosen: Words, probe: Prober) -> Change | None:
     """The plan without the placement flags that the user gave; None when none was given, or nothing fits.
 
     ``chosen``: as ``nearest_changes`` takes it.  ``probe``: counts the estimates.
     """
-    given = list(read_flags(setting.argv[: len(setting.argv) - len(chosen)]))
-    drop = tuple(sorted(PLACEMENT & {flag for flag, _ in given}))
+    words = problem.flags.words()
+    drop = tuple(sorted(PLACEMENT & {flag for flag, _ in read_flags(words[: len(words) - len(chosen)])}))
     if not drop:
         return None
-    kept: list[str] = []
-    for flag, value in [*given, *read_flags(chosen)]:
-        if flag not in PLACEMENT:
-            kept += [flag, value] if arity(flag) else [flag]
-    fewer, _ = few_enough(replace(setting, argv=tuple(kept)))
-    search = Search(replace(setting, argv=(*kept, *fewer)))
+    problem = problem.with_flags(problem.flags.without(PLACEMENT))
+    fewer, _ = few_enough(problem)
+    search = Search(problem.with_words(*fewer))
     found = search.find(effort="good") or search.find(partial=True, effort="good")
     probe.estimates += search.estimates
     if found is None:
         return None
-    others = [flag for pair in read_flags(chosen) if pair[0] not in PLACEMENT for flag in pair]
-    return Change(f"without {' '.join(drop)}", (*others, *fewer, *found.args), found.estimate, 0.5, drop)
+    args = (*without(chosen, PLACEMENT), *fewer, *found.args)
+    return Change(f"without {' '.join(drop)}", args, found.estimate, 0.5, drop)
 
 
-def few_enough(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def few_enough(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """``-dev`` without the smallest GPUs, and a note, when there are more than llama.cpp's scheduler can hold."""
-    flags = parse_flags(setting.argv, setting.app)
-    gpus = setting.rig.gpus
+    flags, gpus = problem.flags, problem.rig.gpus
     if flags.devices is not None or flags.split_mode == "none" or len(gpus) < MAX_BACKENDS:
         return (), ()
     kept = sorted(sorted(range(len(gpus)), key=lambda i: (-gpus[i].free, i))[: MAX_BACKENDS - 1])
-    names = ",".join(setting.rig.names[i] for i in kept)
-    lost = ", ".join(name for i, name in enumerate(setting.rig.names) if i not in kept)
+    names = ",".join(problem.rig.names[i] for i in kept)
+    lost = ", ".join(name for i, name in enumerate(problem.rig.names) if i not in kept)
     return ("-dev", names), (f"{lost} is left out: llama.cpp takes at most {MAX_BACKENDS - 1} GPUs",)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from memplan.backends.devices import RPC
 from memplan.errors import FlagError, shown
-from memplan.llama.flags import parse_flags
 from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
 from memplan.planning.cuts import Cutter
@@ -17,8 +16,8 @@ from memplan.planning.layout import Layout
 from memplan.planning.ledger import Ledger
 from memplan.planning.nearest import changes_in_full, few_enough, nearest_changes
 from memplan.planning.probing import Change
+from memplan.planning.problem import Candidate, Problem, leaves_margins
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.planning.speed import SPLIT_MS
 from memplan.planning.widening import SEARCHED, widen
 from memplan.result import Estimate
@@ -84,31 +83,31 @@ class NoPlan:
     approximate: str = ""
 
 
-def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan:
-    """The best flags for a setting, or what to change.
+def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan:
+    """The best flags for a problem, or what to change.
 
     ``search_for``: settings that may be chosen too (``c``, ``ub``, ``np``, ``cache``): each is raised as far as it
     costs no expert its place on a GPU, or lowered as far as it must be to have a plan. Raises MemplanError.
     """
-    gpus, margins = len(setting.rig.gpus), len(setting.margins)
+    gpus, margins = len(problem.rig.gpus), len(problem.margins)
     if margins != gpus:
         raise FlagError(f"{margins} margins for {gpus} GPUs: give one for all, or one each")
     check_names(search_for)
-    fixed, estimates = setting.argv, 0
-    few, left_out = few_enough(setting)
-    flags = parse_flags(fixed, setting.app)
-    servers = rpc_words(flags, setting.rig)
+    flags, estimates = problem.flags, 0
+    fixed = flags.words()
+    few, left_out = few_enough(problem)
+    servers = rpc_words(flags, problem.rig)
     if servers and (flags.devices is not None or any("[" in buffer for _, buffer in flags.overrides)):
         left_out += ("--rpc must stand before -dev and -ot, which name its devices",)
     chosen = (*servers, *few)
-    setting = replace(setting, argv=(*fixed, *chosen))
+    problem = problem.with_words(*chosen)
     hints: tuple[Layout, ...] = ()
     for name in search_for:
-        words, count, hints = widen(setting, name)
-        setting = replace(setting, argv=(*setting.argv, *words))
+        words, count, hints = widen(problem, name)
+        problem = problem.with_words(*words)
         chosen += words
         estimates += count
-    search = Search(setting, hints)
+    search = Search(problem, hints)
     ledger = search.ledger()
     too_large = _too_large(search)
     if too_large:
@@ -116,7 +115,7 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
     found = search.find()
     if found is None and ledger is None and search.refused is None:
         found_on_host = search.estimate(())
-        if leaves_margins(found_on_host, setting.margins):
+        if leaves_margins(found_on_host, problem.margins):
             return Plan(fixed, chosen, found_on_host, notes=("no GPU is in use: there is nothing to place",))
     in_full = found
     if ledger is not None and ledger.first is None and ledger.fixed_homes is None and search.refused is None:
@@ -144,7 +143,7 @@ def make_plan(setting: Setting, search_for: Sequence[str] = ()) -> Plan | NoPlan
         estimate=found.estimate,
         shares=shares,
         token_ms=token_ms(search, ledger, found),
-        assumed=setting.bandwidths.assumed,
+        assumed=problem.bandwidths.assumed,
         notes=(*left_out, *_notes(search, ledger, found, shares, in_full is not None, bool(nearest))),
         estimates=estimates + search.estimates,
         nearest=nearest,
@@ -160,7 +159,7 @@ def check_names(search_for: Sequence[str]) -> None:
 
 def token_ms(search: Search, ledger: Ledger, found: Candidate) -> float:
     """About how many milliseconds a generated token takes: bytes read over bandwidth, and the splits."""
-    speeds = search.setting.bandwidths
+    speeds = search.problem.bandwidths
     cutter = Cutter(ledger, speeds)
     read = cutter.reading(found.layout)
     for device, nbytes in ledger.pinned_read.items():
@@ -193,7 +192,7 @@ def _why(search: Search, chosen: Sequence[str]) -> str:
         return f"nothing fits; the host is {_mib(lacks)} short" if lacks else "nothing fits"
     args, closest = known
     short = []
-    for device, margin in zip(closest.devices, search.setting.margins, strict=True):
+    for device, margin in zip(closest.devices, search.problem.margins, strict=True):
         if device.used and device.left < margin:
             short.append(f"{device.name} is {_mib(margin - device.left)} short of its margin")
     if closest.host_lacks:
@@ -207,10 +206,10 @@ def _why(search: Search, chosen: Sequence[str]) -> str:
 
 def _too_large(search: Search) -> str:
     """Whether the weights alone are more than all memory: then no setting helps."""
-    rig, ledger = search.setting.rig, search.ledger()
+    rig, ledger = search.problem.rig, search.ledger()
     if rig.host_total is None or ledger is None or search.refused is not None:
         return ""
-    weights = sum(tensor.nbytes for tensor in search.question.model.tensors.tensors)
+    weights = sum(tensor.nbytes for tensor in search.model.tensors.tensors)
     gpus = [rig.gpus[d] for d in ledger.devices]
     beside = sum(gpu.free for gpu in gpus if not rig.unified or gpu.backend == RPC)  # the others' is the host's
     if weights <= rig.host_total + beside:
@@ -237,7 +236,7 @@ def _notes(
     layout, estimate = found.layout, found.estimate
     total = sum(share.expert_bytes for share in shares)
     on_host = shares[-1]
-    n_layer = search.question.model.hparams.n_layer
+    n_layer = search.model.hparams.n_layer
     # those that the user's flags place are not the plan's to count
     free = " that your flags do not place" if search.flags.overrides else ""
     if layout.first:
@@ -273,7 +272,7 @@ def _notes(
             " prompts too, which is slow; another GPU in its place (CUDA_VISIBLE_DEVICES, -dev) may have"
         )
     elif on_host.experts and search.flags.op_offload:
-        gpus = search.question.machine.gpus
+        gpus = search.machine.gpus
         own = next((i for i, device in enumerate(ledger.devices) if not gpus[device].remote), None)
         if own is None:
             yield "experts on the host are computed there for prompts too: an RPC server is never sent their weights"

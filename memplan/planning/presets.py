@@ -13,10 +13,12 @@ from pathlib import Path
 
 from memplan.backends.devices import Rig
 from memplan.errors import SourceError, shown
+from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.planning.plan import DEFAULT_MARGIN, MIB, NoPlan, Plan, make_plan
-from memplan.planning.setting import Setting
+from memplan.planning.problem import Problem
 from memplan.planning.speed import find_bandwidths
+from memplan.question import Question
 from memplan.releases import Release
 from memplan.rig import parse_gpus
 
@@ -111,7 +113,8 @@ def preset_plan(file: PresetFile, n_ctx: int, slots: int, release: str | Release
     argv = ("-c", str(n_ctx), "-ub", str(UBATCH), "-np", str(slots), "-fa", "on", "-ctk", "f16", "-ctv", "f16")
     margins = (DEFAULT_MARGIN * MIB,) * len(rig.gpus)
     bandwidths = find_bandwidths(rig.gpus, bandwidth, file.rig.host)
-    return make_plan(Setting(builtin_header(file.model), argv, rig, margins, bandwidths, release))
+    question = Question.of(builtin_header(file.model), parse_flags(argv), rig, release)
+    return make_plan(Problem(question, margins, bandwidths))
 
 
 def presets_folder() -> Path:

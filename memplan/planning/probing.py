@@ -1,17 +1,18 @@
-"""Plans for variants of a setting: smaller and larger ones, and how much of the setting they keep."""
+"""Plans for variants of a problem: smaller and larger ones, and how much of the setting they keep."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+from memplan.estimator import model_of
 from memplan.halving import last_before
-from memplan.llama.flags import Flags, parse_flags
+from memplan.llama.flags import Flags
 from memplan.planning.attempt import Effort
 from memplan.planning.layout import Layout
+from memplan.planning.problem import Candidate, Problem, leaves_margins
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.result import Estimate
 
 CONTEXT_STEP: Final = 1024
@@ -53,17 +54,17 @@ class Change:
 
 
 class Prober:
-    """Finds plans for variants of a setting, and counts their estimates.
+    """Finds plans for variants of a problem, and counts their estimates.
 
     ``partial``: with whole layers on the host if need be.  ``copies``: as ``Search.find`` takes it.  ``hints``: layouts
     that fitted, the last first: one that fits a variant proves it with a single estimate.
     """
 
-    def __init__(self, setting: Setting, partial: bool = False) -> None:
-        self.setting = setting
+    def __init__(self, problem: Problem, partial: bool = False) -> None:
+        self.problem = problem
         self.partial = partial
         self.copies: bool | None = None
-        self.flags = parse_flags(setting.argv, setting.app)
+        self.flags = problem.flags
         self.estimates = 0
         self.hints: tuple[Layout, ...] = ()
 
@@ -83,12 +84,12 @@ class Prober:
         return Change(" ".join(words), (*words, *found.args), found.estimate, kept, host_layers=found.layout.first)
 
     def _find(self, words: Sequence[str], effort: Effort) -> Candidate | None:
-        search = Search(replace(self.setting, argv=(*self.setting.argv, *words)), self.hints)
+        search = Search(self.problem.with_words(*words), self.hints)
         found = search.find(self.partial, effort, self.copies)
         self.estimates += search.estimates
         if found is None and search.ledger() is None and search.refused is None:  # no GPU is in use
             on_host = search.estimate(())
-            if leaves_margins(on_host, self.setting.margins):
+            if leaves_margins(on_host, self.problem.margins):
                 found = Candidate(Layout(0, ()), (), on_host, 0.0)
         if found is not None and found.layout not in self.hints:
             self.hints = (found.layout, *self.hints)[:HINTS]
@@ -102,7 +103,7 @@ class Prober:
     @property
     def trained(self) -> int:
         """The model's training context."""
-        return Search(self.setting).question.model.hparams.n_ctx_train
+        return model_of(self.problem.question).hparams.n_ctx_train
 
     def context(self, step: int = CONTEXT_STEP, least: int = 0) -> Change | None:
         """The largest context with which a plan fits, in whole steps, below what was asked for and from ``least``."""

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memplan.planning.asking import Asking
 from memplan.planning.attempt import SETTINGS, Attempt, Effort
 from memplan.planning.cuts import Cutter
+from memplan.planning.estimates import Estimates
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger
-from memplan.planning.setting import Candidate, Setting, leaves_margins
+from memplan.planning.problem import Candidate, Problem, leaves_margins
 
 
-class Search(Asking):
+class Search(Estimates):
     """One search.
 
     ``most``: a placement with more bytes on GPUs than what was found, though it is slower.  ``more``: whether there may
     be one, by sums.  ``crowded``: whether the GPUs can hold all attention, but the host not the rest.  ``hints``:
-    layouts that fitted a similar setting, to fall back on.
+    layouts that fitted a similar problem, to fall back on.
     """
 
-    def __init__(self, setting: Setting, hints: Sequence[Layout] = ()) -> None:
-        super().__init__(setting)
+    def __init__(self, problem: Problem, hints: Sequence[Layout] = ()) -> None:
+        super().__init__(problem)
         self.most: Candidate | None = None
         self.more = False
         self.crowded = False
@@ -80,13 +80,13 @@ class Search(Asking):
         return None
 
     def _hinted(self, ledger: Ledger, ways: Sequence[bool], partial: bool) -> Candidate | None:
-        """A layout that fitted a similar setting, if it fits this one."""
+        """A layout that fitted a similar problem, if it fits this one."""
         for layout in self.hints:
             if layout.no_op_offload in ways and (partial or not layout.first):
                 args = tuple(layout_args(layout, ledger))
                 found = self.estimate(args)
-                if leaves_margins(found, self.setting.margins):
-                    price = Cutter(ledger, self.setting.bandwidths).price(layout)
+                if leaves_margins(found, self.problem.margins):
+                    price = Cutter(ledger, self.problem.bandwidths).price(layout)
                     return Candidate(layout, args, found, price)
         return None
 

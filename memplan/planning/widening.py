@@ -18,8 +18,8 @@ from memplan.planning.probing import (
     cache_types,
     largest_number,
 )
+from memplan.planning.problem import Problem
 from memplan.planning.search import Search
-from memplan.planning.setting import Setting
 
 SEARCHED: Final = {
     "c": "c", "ctx": "c", "ctx-size": "c", "context": "c", "ub": "ub", "ubatch": "ub", "ubatch-size": "ub",
@@ -32,7 +32,7 @@ SLOTS: Final = (16, 8, 6, 4, 3, 2)
 """Numbers of slots that are tried when there may be more."""
 
 
-def widen(setting: Setting, name: str) -> tuple[Words, int, tuple[Layout, ...]]:
+def widen(problem: Problem, name: str) -> tuple[Words, int, tuple[Layout, ...]]:
     """The flags that raise a setting as far as no expert and no layer loses its place on a GPU.
 
     Where there is no plan for the setting as given, it is lowered as little as can be. Empty when it is best as given.
@@ -41,9 +41,9 @@ def widen(setting: Setting, name: str) -> tuple[Words, int, tuple[Layout, ...]]:
     axis = SEARCHED.get(name.strip().lstrip("-"))
     if axis is None:
         raise FlagError(f"--search {shown(name)}: must be c, ub, np or cache")
-    probe = Prober(setting)
+    probe = Prober(problem)
     base = probe.plan(())
-    ledger = Search(setting).ledger()
+    ledger = Search(problem).ledger()
     if base is None and ledger is not None and ledger.first is None and ledger.fixed_homes is None:
         probe.partial = True
         base = probe.plan(())

@@ -92,9 +92,10 @@ class Axis:
         """Whether ``name`` means this axis: its own name, or another of the same flags. Raises FlagError."""
         return self.name == name or (bool(self.flags) and axis_flags(name) == self.flags)
 
-    def replaces(self, flag: str) -> bool:
-        """Whether ``flag`` would set what this axis sets."""
-        return any(flag in same_setting(own) for own in self.flags)
+    @property
+    def replaced(self) -> frozenset[str]:
+        """The flags that would set what this axis sets."""
+        return frozenset[str]().union(*map(same_setting, self.flags))
 
     def words(self, value: Value) -> list[str]:
         """llama-server's flags for one value."""

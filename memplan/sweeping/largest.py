@@ -13,15 +13,15 @@ from typing import Literal, get_args
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
+from memplan.estimator import check_types, model_of
 from memplan.gguf.header import Header
 from memplan.halving import last_before
 from memplan.llama.flag_table import NUMBER
 from memplan.llama.flags import parse_flags, same_setting
-from memplan.models.registry import load_hparams
-from memplan.releases import LATEST
+from memplan.question import Question
 from memplan.result import Estimate
 from memplan.sweeping.axes import MAX_VALUES, Axis, Value, axis_flags, make_axis, parse_axis
-from memplan.sweeping.sweep import Subject, Sweeper
+from memplan.sweeping.sweep import Sweeper
 
 BISECTION = "bisection"
 SCAN = "scan"
@@ -133,22 +133,22 @@ def candidates(sweeper: Sweeper, name: str, option: str = "--max") -> tuple[Axis
             return axis, tuple(sorted(value for value in axis.values if isinstance(value, int)))
     if not flags or not all(flag in NUMBER | same_setting("-ngl") for flag in flags):
         raise FlagError(f"{option} {name}: takes no numbers, so none is last; name one that does, as ctx, np or ub")
-    values = _all_that_make_sense(sweeper.subject, flags[0])
+    values = _all_that_make_sense(sweeper.question, flags[0])
     if not values:
         raise FlagError(f"{option} {name}: say which values to try, as in --over {name}=1:64:1")
     return Axis(name, flags, tuple(values)), tuple(values)
 
 
-def _all_that_make_sense(subject: Subject, flag: str) -> range:
+def _all_that_make_sense(question: Question, flag: str) -> range:
     """The values of a setting; none where there is no telling."""
-    hp = load_hparams(subject.header, (), LATEST)
+    hp = model_of(question).hparams
     if flag in same_setting("-c"):
         top = max(CONTEXT_STEP, hp.n_ctx_train)
         return range(CONTEXT_STEP, top + 1, max(CONTEXT_STEP, -(-top // MAX_VALUES // CONTEXT_STEP) * CONTEXT_STEP))
     if flag in same_setting("-np"):
         return range(1, MOST_SLOTS + 1)
     if flag in same_setting("-ub"):
-        return range(32, min(MOST_UBATCH, max(32, parse_flags(subject.flags, subject.app).n_batch)) + 1, 32)
+        return range(32, min(MOST_UBATCH, max(32, question.flags.n_batch)) + 1, 32)
     if flag in same_setting("-ncmoe"):
         return range(hp.n_layer + 1)
     if flag in same_setting("-ngl"):
@@ -191,15 +191,14 @@ def find_limit(
     Raises:
         MemplanError: a setting, value, flag or device that cannot be, in one line.
     """
-    from memplan.estimator import check_types
-
     if bound not in get_args(Bound):
         raise FlagError(f"bound {shown(bound)}: must be {' or '.join(get_args(Bound))}")
-    check_types(header, parse_flags(flags, app), rig, release)
-    subject = Subject(header, tuple(flags), rig, release, tuple(without_ops), app)
+    parsed = parse_flags(flags, app)
+    check_types(header, parsed, rig, release)
+    question = Question.of(header, parsed, rig, release, without_ops)
     given = () if values is None else (_axis(name, values),)
-    axis, tried = candidates(Sweeper(subject, given), name)
-    return largest_of(Sweeper(subject, [axis]), axis, tried if bound == "largest" else tried[::-1], (), margin)
+    axis, tried = candidates(Sweeper(question, given), name)
+    return largest_of(Sweeper(question, [axis]), axis, tried if bound == "largest" else tried[::-1], (), margin)
 
 
 def _axis(name: str, values: str | Sequence[int]) -> Axis:

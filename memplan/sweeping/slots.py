@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from memplan.estimator import answer
 from memplan.llama.context import AS_RELEASED, LIGHTNING_INDEXER, Path, Paths
-from memplan.llama.flags import check_devices, parse_flags
-from memplan.releases import Indexer, Release, find_release
+from memplan.question import Question
+from memplan.releases import Indexer, Release
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis
-from memplan.sweeping.sweep import Subject
 
 COUNTS = (1, 2, 4, 8)
 """Slots that are tried when none are named."""
@@ -80,21 +80,19 @@ def indexer_paths(release: Release) -> tuple[Path, ...]:
 
 
 def slot_table(
-    subject: Subject,
+    question: Question,
     counts: Sequence[int] = COUNTS,
-    paths: Paths = AS_RELEASED,
     progress: Callable[[int, int], None] | None = None,
 ) -> SlotTable:
     """Every count of slots, per slot and unified, fused and unfused; the default is always among them.
 
-    ``paths``: how hyper-connections are computed; its indexer says which path's advice is wanted, auto the release's
-    own.  ``progress`` is told how many estimates there were, and of how many. Raises MemplanError.
+    The question's path of the indexer says which path's advice is wanted, auto the release's own.  ``progress`` is told
+    how many estimates there were, and of how many. Raises MemplanError.
     """
-    asker = _Asker(subject, paths, progress)
-    release = find_release(subject.release)[0]
-    unset = parse_flags(asker.subject.flags, subject.app)
+    asker = _Asker(question, progress)
+    release, paths, flags = question.release, question.paths, question.flags
+    unset = asker.question.flags
     default = (unset.n_parallel, unset.kv_unified and unset.n_parallel > 1)
-    flags = parse_flags(subject.flags, subject.app)
     given = (flags.n_parallel, flags.kv_unified and flags.n_parallel > 1)
     wanted = {(n, unified) for n in counts for unified in (False, n > 1)} | {default, given}
     asker.expected = 1 + len(wanted) * len(indexer_paths(release))
@@ -125,11 +123,10 @@ def _advise(default: SlotRow, row: Callable[[int, bool, Path], SlotRow]) -> Slot
 class _Asker:
     """Estimates by slots, sharing and path, each asked once."""
 
-    def __init__(self, subject: Subject, paths: Paths, progress: Callable[[int, int], None] | None) -> None:
-        self.subject = subject.without(SLOTS)
+    def __init__(self, question: Question, progress: Callable[[int, int], None] | None) -> None:
+        self.question = question.without(SLOTS.replaced)
         self.expected = 0
         """Estimates of the table; what advice asks for comes on top of it."""
-        self._paths = paths
         self._progress = progress
         self._known: dict[tuple[int, bool, Path], Estimate] = {}
 
@@ -139,14 +136,7 @@ class _Asker:
             if self._progress is not None:
                 done = len(self._known)
                 self._progress(done, max(self.expected, done + 1))
-            self._known[key] = self._ask(slot_words(slots, unified), replace(self._paths, indexer=path))
+            paths = replace(self.question.paths, indexer=path)
+            asked = self.question.with_words(*slot_words(slots, unified)).with_(paths=paths)
+            self._known[key] = answer(asked).estimate
         return self._known[key]
-
-    def _ask(self, words: Sequence[str], paths: Paths) -> Estimate:
-        from memplan.estimator import estimate
-
-        s = self.subject
-        flags = parse_flags((*s.flags, *words), s.app)
-        check_devices(flags, s.rig)
-        answer = estimate(s.header, flags, s.rig, s.release, s.without_ops, paths=paths)
-        return answer if s.finish is None else s.finish(answer)

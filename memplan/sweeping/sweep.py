@@ -9,11 +9,12 @@ from math import prod
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
+from memplan.estimator import answer, check_types
 from memplan.garbage import put_off
 from memplan.gguf.header import Header
-from memplan.llama.context import Path, Paths
-from memplan.llama.flags import arity, check_devices, normalized, parse_flags
-from memplan.releases import Indexer, find_release
+from memplan.llama.flags import parse_flags
+from memplan.question import Question
+from memplan.releases import Indexer
 from memplan.result import Estimate
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import MAX_POINTS, Axis, Value, gpu_specs, make_axis, parse_axis
@@ -45,58 +46,18 @@ class Sweep:
         raise FlagError(f"{name}: not swept; the axes are {', '.join(axis.name for axis in self.axes)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What a sweep asks about, before its axes change it.
-
-    ``flags``: llama-server's, as words.  ``app``: whose defaults hold.  ``finish``: adds to each estimate what is to be
-    said of all.  ``indexer``: the path that is asked for, where the release has both.  The rest is what
-    ``memplan.estimate`` takes.
-    """
-
-    header: Header
-    flags: tuple[str, ...]
-    rig: Rig
-    release: str = "latest"
-    without_ops: tuple[str, ...] = ()
-    app: str = "server"
-    finish: Callable[[Estimate], Estimate] | None = None
-    indexer: Path = "auto"
-
-    def without(self, axis: Axis) -> Subject:
-        """The same with all flags gone that ``axis`` would set."""
-        kept: list[str] = []
-        words = list(self.flags)
-        while words:
-            flag = words.pop(0)
-            count = arity(flag) or 0
-            if not axis.replaces(normalized(flag)):
-                kept += [flag, *words[:count]]
-            del words[:count]
-        return replace(self, flags=tuple(kept))
-
-    def at(self, axis: Axis, value: Value) -> Subject:
-        """The same with one value of an axis."""
-        if axis.flags:
-            return replace(self, flags=(*self.flags, *axis.words(value)))
-        if axis.name == "llama":
-            return replace(self, release=str(value))
-        if axis.name == "app":
-            return replace(self, app=str(value))
-        if axis.name == "gpu":
-            return replace(self, rig=replace(parse_gpus(gpu_specs(str(value))), host_total=self.rig.host_total))
-        return replace(self, indexer="unfused" if value == "unfused" else "fused")
-
-    def ask(self) -> Estimate:
-        """The estimate. Raises MemplanError."""
-        from memplan.estimator import estimate
-
-        flags = parse_flags(self.flags, self.app)
-        check_devices(flags, self.rig)
-        unfused_only = find_release(self.release)[0].indexer is Indexer.UNFUSED
-        paths = Paths(indexer="auto" if unfused_only else self.indexer)
-        answer = estimate(self.header, flags, self.rig, self.release, self.without_ops, paths)
-        return answer if self.finish is None else self.finish(answer)
+def at(question: Question, axis: Axis, value: Value) -> Question:
+    """The question with one value of an axis. Raises MemplanError."""
+    if axis.flags:
+        return question.with_words(*axis.words(value))
+    text = str(value)
+    if axis.name == "llama":
+        return question.with_release(text)
+    if axis.name == "app":
+        return question.with_(flags=question.flags.with_app(text))
+    if axis.name == "gpu":
+        return question.with_(rig=replace(parse_gpus(gpu_specs(text)), host_total=question.rig.host_total))
+    return question.with_(paths=replace(question.paths, indexer="unfused" if value == "unfused" else "fused"))
 
 
 class Sweeper:
@@ -105,13 +66,13 @@ class Sweeper:
     ``on_ask`` is told, before each estimate, how many there were.
     """
 
-    def __init__(self, subject: Subject, axes: Sequence[Axis]) -> None:
+    def __init__(self, question: Question, axes: Sequence[Axis]) -> None:
         for at, axis in enumerate(axes):
             for other in axes[:at]:
-                if axis.name == other.name or any(other.replaces(flag) for flag in axis.flags):
+                if axis.name == other.name or other.replaced.intersection(axis.flags):
                     raise FlagError(f"--over {axis.name}: sets what --over {other.name} sets already")
-            subject = subject.without(axis)
-        self.subject = subject
+            question = question.without(axis.replaced)
+        self.question = question
         self.axes = tuple(axes)
         self.on_ask: Callable[[int], None] | None = None
         self._known: dict[tuple[Value, ...], Estimate] = {}
@@ -122,10 +83,12 @@ class Sweeper:
         if known is None:
             if self.on_ask is not None:
                 self.on_ask(len(self._known))
-            subject = self.subject
+            question = self.question
             for axis, value in zip(self.axes, values, strict=True):
-                subject = subject.at(axis, value)
-            known = self._known[values] = subject.ask()
+                question = at(question, axis, value)
+            if question.release.indexer is Indexer.UNFUSED:  # which is what fused stands for then
+                question = question.with_(paths=replace(question.paths, indexer="auto"))
+            known = self._known[values] = answer(question).estimate
         return known
 
     def along(self, at: int, others: tuple[Value, ...]) -> dict[int, Estimate]:
@@ -175,9 +138,8 @@ def sweep(
     Raises:
         MemplanError: an axis, flag or device that cannot be, in one line.
     """
-    from memplan.estimator import check_types
-
-    check_types(header, parse_flags(flags, app), rig, release)
+    parsed = parse_flags(flags, app)
+    check_types(header, parsed, rig, release)
     if isinstance(over, str):
         raise FlagError(f"{shown(over)}: give a list of axes, as in [{shown(over)}]")
     if isinstance(over, Mapping):
@@ -187,4 +149,4 @@ def sweep(
         ]
     else:
         axes = [parse_axis(text) for text in over]
-    return Sweeper(Subject(header, tuple(flags), rig, release, tuple(without_ops), app), axes).run(progress)
+    return Sweeper(Question.of(header, parsed, rig, release, without_ops), axes).run(progress)

@@ -13,7 +13,7 @@ from memplan.backends.other_cards import find_other
 from memplan.backends.rpc import RpcBackend
 from memplan.backends.vulkan import VulkanBackend
 from memplan.errors import FlagError, RigError
-from memplan.estimator import Question, estimate, load_model
+from memplan.estimator import answer, estimate
 from memplan.ggml import ops
 from memplan.ggml.tensor import Tensor, new_tensor, packed_strides
 from memplan.gguf.types import BY_NAME, F16, F32, I32, IQ4_NL
@@ -22,8 +22,9 @@ from memplan.machine.detected import Found, detected
 from memplan.models.builtin import builtin_header
 from memplan.output.json import estimate_object
 from memplan.planning.plan import Plan, make_plan
-from memplan.planning.setting import Setting
+from memplan.planning.problem import Problem
 from memplan.planning.speed import card_bandwidth, find_bandwidths
+from memplan.question import Question
 from memplan.releases import B10068, B10361, B10568, LATEST, V0_4_0, find_release
 from memplan.releases.other_backends import SINCE, other_backends
 from memplan.result import Estimate
@@ -152,8 +153,8 @@ def test_answers_are_marked_and_never_cudas(gpus: list[str], reason: str, buffer
 @pytest.mark.parametrize("gpus", [["RX 7900 XTX:200000"], ["M2 Ultra"], ["rpc:h:50052:97886", "RTX 3090"]])
 def test_quick_and_plain_planner_agree(gpus: list[str]) -> None:
     flags = parse_flags(["-c", "8192", "-np", "1", "-ctk", "q8_0", "-ctv", "q8_0"])
-    model, rig = load_model(FLASH, flags), parse_gpus(gpus)
-    quick, plain = (Question(model, flags, rig, LATEST, (), plain=plain).answer() for plain in (False, True))
+    question = Question.of(FLASH, flags, parse_gpus(gpus), LATEST)
+    quick, plain = (answer(question, plain).estimate for plain in (False, True))
     assert quick.buffers == plain.buffers and quick.splits == plain.splits
 
 
@@ -218,7 +219,13 @@ def test_bandwidths_of_other_cards() -> None:
 
 def test_a_plan_over_machines_copies_experts_through_a_local_gpu_alone() -> None:
     rig = parse_gpus(["rpc:h:50052:30000", "RTX 3090"])
-    plan = make_plan(Setting(FLASH, ("-c", "16384", "-np", "1"), rig, (1024 * MIB,) * 2, find_bandwidths(rig.gpus)))
+    plan = make_plan(
+        Problem(
+            Question.of(FLASH, parse_flags(["-c", "16384", "-np", "1"]), rig, LATEST),
+            (1024 * MIB,) * 2,
+            find_bandwidths(rig.gpus),
+        )
+    )
     assert isinstance(plan, Plan)
     assert not plan.estimate.exact and plan.estimate.fits
     assert any("copied through CUDA0" in note for note in plan.notes)
@@ -227,7 +234,13 @@ def test_a_plan_over_machines_copies_experts_through_a_local_gpu_alone() -> None
 def test_a_plan_says_when_experts_are_too_large_for_a_device() -> None:
     rig = parse_gpus(["rpc:h:1:90000", "Strix Halo"])
     model = builtin_header("deepseek-v4-pro:mxfp4")
-    plan = make_plan(Setting(model, ("-c", "8192", "-np", "1"), rig, (1024 * MIB,) * 2, find_bandwidths(rig.gpus)))
+    plan = make_plan(
+        Problem(
+            Question.of(model, parse_flags(["-c", "8192", "-np", "1"]), rig, LATEST),
+            (1024 * MIB,) * 2,
+            find_bandwidths(rig.gpus),
+        )
+    )
     assert isinstance(plan, Plan)
     assert any("too large for Vulkan0 stay on the host" in note for note in plan.notes)
 

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
-from memplan.backends.devices import Rig
-from memplan.gguf.header import Header
-from memplan.llama.flags import Flags
-from memplan.result import BufferUse, Estimate
+from memplan.question import Question
+from memplan.result import BufferUse
 from tests.estimates import made_up
 
 
@@ -22,18 +17,15 @@ class Engine:
 
     buffers: dict[str, BufferUse] | None = None
     error: BaseException | None = None
-    asked: list[tuple[Header, Flags, Rig, Any, tuple[str, ...]]] = field(default_factory=list)
-    more: list[tuple[Any, ...]] = field(default_factory=list)
-    """What came after these, for each."""
+    asked: list[Question] = field(default_factory=list)
 
-    def estimate(
-        self, header: Header, flags: Flags, rig: Rig, llama: Any = "latest", without_ops: Iterable[str] = (), *more: Any
-    ) -> Estimate:
-        self.asked.append((header, flags, rig, llama, tuple(without_ops)))
-        self.more.append(more)
+    def answer(self, question: Question) -> SimpleNamespace:
+        self.asked.append(question)
         if self.error is not None:
             raise self.error
-        return made_up(flags, rig, self.buffers)
+        made = made_up(question.flags, question.rig, self.buffers)
+        made = replace(made, notes=question.notes, approximate="; ".join(question.inexact))
+        return SimpleNamespace(estimate=made)
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +42,7 @@ def nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Replaces the real engine for one test."""
     fake = Engine()
-    module = ModuleType("memplan.estimator")
-    module.estimate = fake.estimate  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "memplan.estimator", module)
-    monkeypatch.setattr("memplan.cli.estimate.advice", lambda arguments, asked, result: "")
+    monkeypatch.setattr("memplan.estimator.answer", fake.answer)
+    monkeypatch.setattr("memplan.sweeping.sweep.answer", fake.answer)
+    monkeypatch.setattr("memplan.cli.estimate.advice", lambda question, result: "")
     return fake

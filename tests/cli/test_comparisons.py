@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from memplan.backends.devices import Rig
 from memplan.cli import main
 from memplan.cli.arguments import parse_arguments
 from memplan.cli.compare import VALUES, sides
-from memplan.explaining.explain import explain
-from memplan.explaining.result import Explanation
-from memplan.gguf.header import Header
-from memplan.llama.context import AS_RELEASED, Paths
-from memplan.llama.flags import Flags
+from memplan.explaining.explain import explained
 
 MODEL = "deepseek-v4-flash"
 GPU = ("--gpu", "2*RTX 3090")
 SMALL = (MODEL, *GPU, "-c", "4096", "-np", "1", "-cmoe")
 
 
-_known: dict[object, Explanation] = {}
-
-
-def once(
-    header: Header, flags: Flags, rig: Rig, release: str, ops: tuple[str, ...], paths: Paths = AS_RELEASED
-) -> Explanation:
-    """A graph is packed once for all tests that ask the same."""
-    key = (header.name, flags, rig, release, ops, paths)
-    if key not in _known:
-        _known[key] = explain(header, flags, rig, release, ops, paths)
-    return _known[key]
-
-
 @pytest.fixture(autouse=True)
 def each_question_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memplan.explaining.explain.explain", once)
-    monkeypatch.setattr("memplan.comparing.paths.explain", once)
+    """A graph is packed once for all tests that ask the same."""
+    monkeypatch.setattr("memplan.explaining.explain.explained", once)
+    monkeypatch.setattr("memplan.comparing.paths.explained", once)
+
+
+once = cache(explained)
 
 
 def out(capsys: pytest.CaptureFixture[str], *line: str, status: int = 0) -> str:

@@ -52,7 +52,7 @@ def test_a_rig_file(tmp_path: Path, engine: Engine, capsys: pytest.CaptureFixtur
     assert len(load_rig(path).gpus) == 2
     assert main(["estimate", "deepseek-v4-flash", "--rig", str(path), "--json"]) == 0
     assert main(["estimate", "deepseek-v4-flash", "--json"]) == 0
-    assert engine.asked[0][2] == engine.asked[1][2]
+    assert engine.asked[0].rig == engine.asked[1].rig
     notes = json.loads(capsys.readouterr().out.rpartition("\n{")[2].join(("{", "")))["notes"]
     assert "not exact: MUSA is not modelled" in notes[0]
     assert "for this machine's GPUs, from llama-server --list-devices" in notes

@@ -9,6 +9,7 @@ import pytest
 from memplan.cli import main
 from memplan.errors import SourceError
 from memplan.llama.flags import Flags
+from memplan.releases import LATEST, V0_4_0
 from tests.cli.conftest import Engine
 from tests.estimates import MIB, TOO_MUCH
 
@@ -21,34 +22,34 @@ def test_json_goes_to_stdout_alone(engine: Engine, capsys: pytest.CaptureFixture
     out, err = capsys.readouterr()
     answer = json.loads(out)
     assert (answer["n_ctx"], len(answer["devices"]), err) == (4096, 1, "")
-    header, flags, rig, release, ops = engine.asked[0]
-    assert len(header.tensors) > 1000
-    assert (flags.n_ctx, flags.n_parallel) == (4096, 1)
-    assert rig.gpus[0].total == 97886 * MIB
-    assert (release, ops) == ("latest", ())
+    asked = engine.asked[0]
+    assert len(asked.header.tensors) > 1000
+    assert (asked.flags.n_ctx, asked.flags.n_parallel) == (4096, 1)
+    assert asked.rig.gpus[0].total == 97886 * MIB
+    assert (asked.release, asked.without_ops) == (LATEST, ())
 
 
 def test_everything_reaches_the_engine(engine: Engine) -> None:
     line = "deepseek-v4-flash:mxfp4 --no-gpu --llama v0.4.0 --app cli --without-op lightning_indexer -nkvo --json"
     assert main(["estimate", *line.split()]) == 0
-    _, flags, rig, release, ops = engine.asked[0]
-    assert (flags.app, flags.offload_kqv, rig.gpus, release) == ("cli", False, (), "v0.4.0")
-    assert ops == ("LIGHTNING_INDEXER",)
+    asked = engine.asked[0]
+    assert (asked.flags.app, asked.flags.offload_kqv, asked.rig.gpus, asked.release) == ("cli", False, (), V0_4_0)
+    assert asked.without_ops == ("LIGHTNING_INDEXER",)
 
 
 def test_a_rig_file(engine: Engine) -> None:
     assert main(["estimate", "deepseek-v4-flash", "--rig", str(EXAMPLES / "two-3090.toml"), "--json"]) == 0
-    assert len(engine.asked[0][2].gpus) == 2
-    assert engine.asked[0][2].host_total == 131072 * MIB
+    assert len(engine.asked[0].rig.gpus) == 2
+    assert engine.asked[0].rig.host_total == 131072 * MIB
 
 
 def test_a_pasted_command_line(engine: Engine) -> None:
     line = "./llama-server -m deepseek-v4-flash --host 0.0.0.0 --port 8080 --jinja -fa on -c 8192 -ngl 99 -ot exps=CPU"
     assert main(["estimate", line, "--gpu", CARD]) == 0
-    flags = engine.asked[0][1]
+    flags = engine.asked[0].flags
     assert (flags.n_ctx, flags.flash_attn, flags.overrides) == (8192, "on", (("exps", "CPU"),))
     assert main(["estimate", *line.split(), "--gpu", CARD]) == 0
-    assert engine.asked[1][1] == flags
+    assert engine.asked[1].flags == flags
 
 
 def test_a_model_that_is_named_twice(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:

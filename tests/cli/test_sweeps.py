@@ -15,7 +15,6 @@ import pytest
 
 from memplan.cli import main
 from memplan.cli.terminal import ProgressBar
-from memplan.llama.context import Paths
 from tests.cli.conftest import Engine
 from tests.test_exported_members import loaded_by
 
@@ -70,19 +69,18 @@ def test_the_largest_context(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rigs_releases_and_kernels_as_axes(capsys: pytest.CaptureFixture[str], engine: Engine) -> None:
     over = ("--over", "gpu=RTX 3090,2*RTX 3090+RTX 5090", "--over", "llama=v0.4.0,v0.5.0", "--over", "indexer=unfused")
     out(capsys, "sweep", MODEL, *over)
-    assert [(len(rig.gpus), release, ops) for _, _, rig, release, ops in engine.asked] == [
-        (1, "v0.4.0", ()),
-        (1, "v0.5.0", ()),
-        (3, "v0.4.0", ()),
-        (3, "v0.5.0", ()),
+    assert [(len(asked.rig.gpus), asked.release.name, asked.paths.indexer) for asked in engine.asked] == [
+        (1, "v0.4.0", "unfused"),
+        (1, "v0.5.0", "unfused"),
+        (3, "v0.4.0", "unfused"),
+        (3, "v0.5.0", "unfused"),
     ]
-    assert engine.more == [(Paths(indexer="unfused"),)] * 4
 
 
 def test_host_mib_holds_for_every_rig(capsys: pytest.CaptureFixture[str], engine: Engine) -> None:
     out(capsys, "sweep", MODEL, "--host-mib", "4096", "--over", "gpu=RTX 3090,2*RTX 3090")
     out(capsys, "sweep", MODEL, *GPU, "--host-mib", "4096", "--over", "np=1")
-    assert [rig.host_total for _, _, rig, _, _ in engine.asked] == [4096 << 20] * 3
+    assert [asked.rig.host_total for asked in engine.asked] == [4096 << 20] * 3
 
 
 def test_plot_into_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from memplan.gguf.header import Header
 from memplan.llama.context import Paths
 from memplan.llama.flags import Flags, parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.question import Question
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import make_axis
-from memplan.sweeping.sweep import Subject, Sweeper
+from memplan.sweeping.sweep import Sweeper
 
 MODEL = builtin_header("deepseek-v4-flash")
 RIG = parse_gpus(["RTX PRO 6000"])
@@ -34,7 +35,7 @@ def few_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def paths(flags: str, gpu: str, release: str, without_ops: tuple[str, ...] = ()) -> IndexerPaths:
-    return both_paths(Subject(MODEL, tuple(flags.split()), parse_gpus([gpu]), release, without_ops))
+    return both_paths(Question.of(MODEL, parse_flags(flags.split()), parse_gpus([gpu]), release, without_ops))
 
 
 @pytest.mark.usefixtures("few_contexts")

@@ -16,7 +16,7 @@ from memplan.diagnosing.diagnosis import Asked, diagnose, diagnose_all
 from memplan.diagnosing.matching import layer_bytes, seen_flags, split_of
 from memplan.diagnosing.rigs import rig_of
 from memplan.errors import FlagError, UnknownRelease
-from memplan.estimator import ask
+from memplan.estimator import answer
 from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
 from tests.diagnosing.logs import (
@@ -155,13 +155,13 @@ def test_gpus_that_cannot_be_the_logs_are_said_and_the_logs_are_taken(gpus: list
 
 def test_loads_that_differ_in_free_memory_are_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    real = ask
+    real = answer
 
     def counted(*words: Any) -> Any:
         asked.append(words)
         return real(*words)
 
-    monkeypatch.setattr(answers_module, "ask", counted)
+    monkeypatch.setattr(answers_module, "answer", counted)
     log = text("r8-one-card-short")
     first = diagnose_all(loads(log))
     once = len(asked)

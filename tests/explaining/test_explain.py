@@ -12,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memplan.estimator import ask
+from memplan.estimator import answer
 from memplan.explaining.explain import explain
 from memplan.explaining.record import Recorder
 from memplan.explaining.result import ComputeBuffer, Explanation
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.question import Question
 from memplan.releases import RELEASES, V0_5_0, Release
 from memplan.rig import parse_gpus
 from tests.llama.golden import GOLDEN, Case, cases
@@ -91,9 +92,9 @@ def test_no_two_tensors_ever_overlap(number: int) -> None:
     case = CASES[number % len(CASES)]
     rig = parse_gpus(f"{g['name']}:{g['total_mib']}:{g['free_mib']}:{g['cc']}" for g in case["gpus"])
     flags = parse_flags(case["args"], case["app"])
-    _, question = ask(header(case["model"]), flags, rig, BY_NAME[case["release"]], case["deny"])
-    assert question.made
-    context = question.made[2]
+    made = answer(Question.of(header(case["model"]), flags, rig, case["release"], case["deny"])).made
+    assert made
+    context = made.context
     graph = context.graphs.whole(context.params.prompt_batch, context.fused).graph
     recorder = Recorder(graph, context.sched.bufts)
     context.sched.reserve_size(graph, recorder)

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from memplan.backends.cuda import CudaBackend
 from memplan.backends.devices import Gpu, Rig
-from memplan.estimator import Question, load_model
+from memplan.estimator import answer
 from memplan.ggml.tensor import Tensor
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import header_of
 from memplan.models.catalogue import MODELS, deepseek4
 from memplan.models.recipes import DEEPSEEK4 as RECIPES
+from memplan.question import Question
 from memplan.releases import RELEASES
 from memplan.result import Estimate
 
@@ -82,13 +83,12 @@ def test_quick_and_plain_agree(question: tuple[str, list[str], int, tuple[str, .
     recipe, args, n_gpus, denied, release = question
     rig = Rig(tuple(Gpu(f"GPU {i}", 24000 * MIB, (23000 - 4000 * i) * MIB, (8, 6)) for i in range(n_gpus)))
     flags = parse_flags(args)
-    model = load_model(header(recipe), flags)
-    followed = next(r for r in RELEASES if r.name == release)
-    quick, plain = (Question(model, flags, rig, followed, denied, plain=plain).answer() for plain in (False, True))
-    assert answer(quick) == answer(plain)
+    asked = Question.of(header(recipe), flags, rig, release, denied)
+    quick, plain = (answer(asked, plain).estimate for plain in (False, True))
+    assert figures(quick) == figures(plain)
 
 
-def answer(e: Estimate) -> tuple[object, ...]:
+def figures(e: Estimate) -> tuple[object, ...]:
     """All that the two must agree on."""
     return e.refused, e.buffers, e.nodes, e.splits, e.disabled, e.pipeline_parallel
 
@@ -107,9 +107,9 @@ def test_what_was_found_for_one_size_does_not_pass_for_another_that_backends_ref
     splits = set()
     for ctx in ("4096", "20000", "4096", "60000", "2048"):
         flags = parse_flags(["-c", ctx, "-np", "1", "-ub", "64", "-fa", "on"])
-        model = load_model(header("mxfp4"), flags)
-        quick, plain = (Question(model, flags, rig, RELEASES[-1], (), plain=plain).answer() for plain in (False, True))
-        assert answer(quick) == answer(plain), ctx
+        asked = Question.of(header("mxfp4"), flags, rig, RELEASES[-1])
+        quick, plain = (answer(asked, plain).estimate for plain in (False, True))
+        assert figures(quick) == figures(plain), ctx
         splits.add(quick.splits)
     assert len(splits) > 1
 
@@ -119,10 +119,9 @@ def test_experts_read_what_the_head_has_read() -> None:
     flags = parse_flags(["-c", "4096"])
     for recipe in RECIPES:
         rig = Rig((Gpu("GPU", 24000 * MIB, 23000 * MIB, (8, 6)),))
-        question = Question(load_model(header(recipe), flags), flags, rig, RELEASES[-1], ())
-        question.answer()
-        assert question.made is not None
-        context = question.made[2]
+        made = answer(Question.of(header(recipe), flags, rig, RELEASES[-1])).made
+        assert made is not None
+        context = made.context
         graph = context.graphs.in_parts(context.params.prompt_batch, context.fused)
         head, experts = graph.parts[0], graph.parts[2:-1:2]
         assert len(experts) == LAYERS

@@ -11,8 +11,8 @@ from typing import Any
 from memplan.backends.buffers import CPU_REPACK, CUDA_HOST
 from memplan.backends.cpu import CpuBackend
 from memplan.backends.cuda import CudaBackend
-from memplan.backends.devices import Gpu
-from memplan.estimator import load_model
+from memplan.backends.devices import Gpu, Rig
+from memplan.estimator import model_of
 from memplan.llama.checks import check_context
 from memplan.llama.context import ContextParams
 from memplan.llama.flags import Flags, parse_flags
@@ -25,6 +25,7 @@ from memplan.models.builtin import builtin_header
 from memplan.models.deepseek4 import ARCHITECTURE
 from memplan.models.deepseek4.hparams import DeepSeek4HParams
 from memplan.models.deepseek4.memory import DeepSeek4Memory
+from memplan.question import Question
 from memplan.releases import V0_4_0, V0_5_0
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
@@ -43,7 +44,7 @@ def model(name: str) -> tuple[DeepSeek4HParams, ModelTensors]:
     """A golden model by its name there: flash-antirez-q2, pro-mxfp4, ..."""
     size, _, recipe = name.partition("-")
     header = builtin_header(f"deepseek-v4-{size}:{recipe}")
-    loaded = load_model(header, Flags(), V0_5_0)
+    loaded = model_of(Question.of(header, Flags(), Rig(()), V0_5_0))
     assert isinstance(loaded.hparams, DeepSeek4HParams)
     return loaded.hparams, loaded.tensors
 

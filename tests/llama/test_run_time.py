@@ -9,10 +9,11 @@ import pytest
 from memplan.backends.cuda import CudaBackend
 from memplan.backends.cuda_pool import pool_bytes, workspace_bytes
 from memplan.backends.devices import Rig
-from memplan.estimator import ask
+from memplan.estimator import answer
 from memplan.llama.context import Batch, Context, ContextParams
 from memplan.llama.flags import parse_flags
 from memplan.llama.run_time import measure, prompt_batches
+from memplan.question import Question
 from memplan.rig import make_gpu
 from tests.test_golden import GOLDEN, Case, header
 
@@ -27,9 +28,10 @@ def context(case: Case) -> Context:
         major, minor = g["cc"].split(".")
         gpus.append(make_gpu(g["name"], g["total_mib"] << 20, g["free_mib"] << 20, (int(major), int(minor))))
     flags = parse_flags(case["args"], case["app"])
-    _, question = ask(header(json.dumps(case["model"])), flags, Rig(tuple(gpus)), case["release"], case["deny"])
-    assert question.made is not None
-    return question.made[2]
+    model = header(json.dumps(case["model"]))
+    made = answer(Question.of(model, flags, Rig(tuple(gpus)), case["release"], case["deny"])).made
+    assert made is not None
+    return made.context
 
 
 def taken(found: Context, tokens: int) -> dict[str, tuple[int, int]]:

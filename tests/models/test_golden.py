@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from memplan.estimator import ask
+from memplan.estimator import answer
 from memplan.gguf.header import Header, parse_header
 from memplan.llama.flags import parse_flags
 from memplan.models.registry import ARCHITECTURES
+from memplan.question import Question
 from tests.test_golden import Case, check, rig
 
 DATA = Path(__file__).parent.parent / "data"
@@ -36,11 +37,10 @@ def header(model: str) -> Header:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['model']}-{case['release']}-{case['id']}")
 def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
     flags = parse_flags(case["args"], case["app"])
-    found, question = ask(header(case["model"]), flags, rig(case), case["release"], case["deny"])
-    check(found, case["truth"])
+    question = Question.of(header(case["model"]), flags, rig(case), case["release"], case["deny"])
+    check(answer(question).estimate, case["truth"])
     if case in CASES[::7]:
-        question.plain = True
-        check(question.answer(), case["truth"])
+        check(answer(question, plain=True).estimate, case["truth"])
 
 
 def test_every_architecture_has_answers() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from memplan.backends.devices import Gpu, Rig
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
-from memplan.result import BufferUse, Estimate
+from memplan.question import Question
+from memplan.result import BufferUse
 from memplan.sweeping.axes import parse_axis
-from memplan.sweeping.sweep import Subject, Sweep, Sweeper
+from memplan.sweeping.sweep import Sweep, Sweeper
 from tests.estimates import REFUSAL, made_up
 
 GIB = 1 << 30
@@ -32,16 +34,18 @@ def swept(
 ) -> tuple[Sweeper, Sweep]:
     """A sweep whose estimates hold 4 GiB of weights, ``need`` of context and 1 GiB of compute on each GPU."""
 
-    def ask(self: Subject) -> Estimate:
-        settings = parse_flags(self.flags, self.app)
+    def answer(question: Question) -> SimpleNamespace:
+        flags, rig = question.flags, question.rig
         buffers: dict[str, BufferUse] = {}
-        for i in range(len(self.rig.gpus)):
-            context = need(i, settings.n_ctx, settings.n_parallel)
+        for i in range(len(rig.gpus)):
+            context = need(i, flags.n_ctx, flags.n_parallel)
             if context is None:
-                return made_up(settings, self.rig, refused=REFUSAL)
+                return SimpleNamespace(estimate=made_up(flags, rig, refused=REFUSAL))
             buffers[f"CUDA{i}"] = BufferUse(4 * GIB, context, GIB)
-        return made_up(settings, self.rig, buffers)
+        return SimpleNamespace(estimate=made_up(flags, rig, buffers))
 
-    monkeypatch.setattr(Subject, "ask", ask)
-    sweeper = Sweeper(Subject(MODEL, tuple(flags.split()), rig), [parse_axis(text) for text in over])
+    monkeypatch.setattr("memplan.sweeping.sweep.answer", answer)
+    sweeper = Sweeper(
+        Question.of(MODEL, parse_flags(flags.split()), rig, "latest"), [parse_axis(text) for text in over]
+    )
     return sweeper, sweeper.run()

@@ -15,7 +15,7 @@ from tests.output.pictures import GIB, swept
 def test_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     sweeper, _ = swept(monkeypatch, ["np=1", "ctx=4096"])
     np, ctx = parse_axis("np=1,4"), parse_axis("ctx=4096:1048576:4096")
-    sweeper = type(sweeper)(sweeper.subject, [np, ctx])
+    sweeper = type(sweeper)(sweeper.question, [np, ctx])
     values = tuple(value for value in ctx.values if isinstance(value, int))
     rows = [LargestRow((n,), largest_of(sweeper, ctx, values, (n,))) for n in (1, 4)]
     hunt = Hunt(ctx, (np,))
@@ -50,7 +50,7 @@ def test_the_smallest_and_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The made-up models need more the longer the context; here the smallest is looked for all the same."""
     sweeper, _ = swept(monkeypatch, ["ctx=4096"], lambda device, ctx, np: (40 - ctx) * GIB)
     axis = parse_axis("ctx=0:60:1")
-    sweeper = type(sweeper)(sweeper.subject, [axis])
+    sweeper = type(sweeper)(sweeper.question, [axis])
     values = tuple(int(value) for value in axis.values)[::-1]
     exact = largest_of(sweeper, axis, values, ())
     roomy = largest_of(sweeper, axis, values, (), 2 * GIB)
@@ -70,7 +70,7 @@ def test_where_the_values_end(monkeypatch: pytest.MonkeyPatch) -> None:
         (np, "largest", False, "the most that is tried"),
         (ctx, "smallest", False, "there is no less"),
     ):
-        found = largest_of(type(sweeper)(sweeper.subject, [ctx]), ctx, (4096,), ())
+        found = largest_of(type(sweeper)(sweeper.question, [ctx]), ctx, (4096,), ())
         text = render_largest(Hunt(axis, (), word, 0, asked), [LargestRow((), found)])
         assert said in text
         assert "1 estimate\n" in text

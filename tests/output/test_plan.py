@@ -13,12 +13,12 @@ from memplan.errors import FlagError
 from memplan.llama.flags import parse_flags
 from memplan.output import plan as output
 from memplan.planning.plan import NoPlan, Plan, make_plan
-from tests.planning.rigs import setting
+from tests.planning.rigs import problem
 
 
 @cache
 def plan(flags: str = "-c 65536 -np 1") -> Plan:
-    made = make_plan(setting(flags))
+    made = make_plan(problem(flags))
     assert isinstance(made, Plan)
     return made
 
@@ -91,7 +91,7 @@ def test_json_has_the_contract() -> None:
 
 
 def test_nothing_fits() -> None:
-    made = make_plan(setting("-c 65536 -np 1 -ctk q8_0"))
+    made = make_plan(problem("-c 65536 -np 1 -ctk q8_0"))
     assert isinstance(made, NoPlan)
     found = json.loads(output.plan_json(made))
     assert found["args"] is None

@@ -10,10 +10,12 @@ from typing import Any
 
 from memplan.backends.devices import Gpu, Rig
 from memplan.gguf.header import Header
+from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.planning.ledger import Expert, Ledger
-from memplan.planning.setting import Setting
+from memplan.planning.problem import Problem
 from memplan.planning.speed import Bandwidths, find_bandwidths
+from memplan.question import Question
 from memplan.rig import parse_gpus
 
 MIB = 1 << 20
@@ -28,18 +30,20 @@ def header(name: str) -> Header:
     return builtin_header(f"deepseek-v4-{size}:{recipe}")
 
 
-def setting(
+def problem(
     flags: str = "-c 65536 -np 1",
     gpus: Sequence[str] = ("2*RTX 3090",),
     model: str = "flash-antirez-q2",
     margin: int = 1024,
     host: int | None = None,
+    release: str = "latest",
     **others: Any,
-) -> Setting:
-    """A question; ``margin`` and ``host`` in MiB."""
+) -> Problem:
+    """A problem; ``margin`` and ``host`` in MiB."""
     rig = Rig(parse_gpus(gpus).gpus, None if host is None else host * MIB)
     margins = (margin * MIB,) * len(rig.gpus)
-    return Setting(header(model), tuple(flags.split()), rig, margins, find_bandwidths(rig.gpus), **others)
+    question = Question.of(header(model), parse_flags(flags.split()), rig, release, **others)
+    return Problem(question, margins, find_bandwidths(rig.gpus))
 
 
 def questions() -> list[dict[str, Any]]:
@@ -47,17 +51,16 @@ def questions() -> list[dict[str, Any]]:
     return [json.loads(line) for line in PLANS.read_text().splitlines()]
 
 
-def asked(question: dict[str, Any]) -> Setting:
-    """A recorded question as a setting."""
+def asked(question: dict[str, Any]) -> Problem:
+    """A recorded question as a problem."""
     gpus = []
     for gpu in question["gpus"]:
         major, minor = gpu["cc"].split(".")
         gpus.append(Gpu(gpu["name"], gpu["total_mib"] * MIB, gpu["free_mib"] * MIB, (int(major), int(minor))))
     rig = Rig(tuple(gpus))
     margins = (question["margin_mib"] * MIB,) * len(gpus)
-    return Setting(
-        header(question["model"]), tuple(question["args"]), rig, margins, find_bandwidths(gpus), question["release"]
-    )
+    asked = Question.of(header(question["model"]), parse_flags(question["args"]), rig, question["release"])
+    return Problem(asked, margins, find_bandwidths(gpus))
 
 
 def made_up(dense: Sequence[int], experts: Sequence[Sequence[int]], devices: int = 2) -> Ledger:

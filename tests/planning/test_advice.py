@@ -4,19 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from memplan.estimator import ask
-from memplan.llama.flags import parse_flags
+from memplan.estimator import answer
 from memplan.output.plan import advice_text
 from memplan.planning.advice import advise
 from memplan.planning.fit import LAZY_MIB, Extra, fit_preset
 from memplan.planning.plan import NoPlan
-from memplan.planning.setting import Setting
+from memplan.planning.problem import Problem
 from memplan.result import Estimate
-from tests.planning.rigs import setting
+from tests.planning.rigs import problem
 
 
-def estimate(of: Setting) -> Estimate:
-    return ask(of.header, parse_flags(of.argv), of.rig, of.llama, ())[0]
+def estimate(of: Problem) -> Estimate:
+    return answer(of.question).estimate
 
 
 @pytest.mark.parametrize(
@@ -29,13 +28,13 @@ def estimate(of: Setting) -> Estimate:
     ],
 )
 def test_the_best_single_flag_makes_it_fit(flags: str, gpus: list[str], best: str) -> None:
-    of = setting(flags, gpus)
+    of = problem(flags, gpus)
     found = estimate(of)
     assert not found.fits
     advice, _ = advise(of, found)
     assert advice is not None
     assert advice.args[0] == best
-    changed = estimate(replace(of, argv=(*of.argv, *advice.args)))
+    changed = estimate(of.with_words(*advice.args))
     assert changed.fits
     assert changed.buffers == advice.estimate.buffers
     assert advice.freed > 0
@@ -43,13 +42,13 @@ def test_the_best_single_flag_makes_it_fit(flags: str, gpus: list[str], best: st
 
 def test_slots_that_nobody_asked_for_are_the_first_to_go() -> None:
     """R31: unified slots multiply the compute buffers of lid-cuda, so a small ubatch is no cure."""
-    of = setting("-c 262144 -ub 2048", ["2*RTX PRO 6000"])
-    of = replace(of, llama="lid-cuda")
+    of = problem("-c 262144 -ub 2048", ["2*RTX PRO 6000"])
+    of = replace(of, question=of.question.with_release("lid-cuda"))
     advice, _ = advise(of, estimate(of))
     assert advice is not None and advice.also is not None
     assert (advice.args, advice.also[0]) == (("-np", "1"), ("-np", "4"))
     for words, found in ((advice.args, advice.estimate), advice.also):
-        changed = estimate(replace(of, argv=(*of.argv, *words)))
+        changed = estimate(of.with_words(*words))
         assert changed.fits and changed.buffers == found.buffers
     assert advice.also[1].n_ctx_seq == 65536
     assert advice.freed > 400 << 30
@@ -58,15 +57,15 @@ def test_slots_that_nobody_asked_for_are_the_first_to_go() -> None:
 
 
 def test_where_no_flag_helps_another_placement_does() -> None:
-    of = setting("-c 131072 -np 1", ["RTX 3090"])
+    of = problem("-c 131072 -np 1", ["RTX 3090"])
     advice, placed = advise(of, estimate(of))
     assert advice is None
     assert placed is not None
-    assert estimate(replace(of, argv=(*of.argv, *placed.args))).fits
+    assert estimate(of.with_words(*placed.args)).fits
 
 
 def test_margins_for_fit() -> None:
-    preset = fit_preset(setting("-c 65536 -np 1", ["2*RTX 3090"], margin=0), Extra(projector=900, growth=300))
+    preset = fit_preset(problem("-c 65536 -np 1", ["2*RTX 3090"], margin=0), Extra(projector=900, growth=300))
     assert preset.targets[1] == LAZY_MIB + 300
     assert preset.targets[0] > preset.targets[1] + 900
     assert preset.args[:4] == ("--fit", "on", "--fit-target", f"{preset.targets[0]},{preset.targets[1]}")
@@ -85,8 +84,8 @@ def test_margins_for_fit() -> None:
     ],
 )
 def test_when_fit_is_not_to_be_used(flags: str, gpus: list[str], word: str) -> None:
-    assert word in " ".join(fit_preset(setting(flags, gpus, margin=0), Extra()).warnings)
+    assert word in " ".join(fit_preset(problem(flags, gpus, margin=0), Extra()).warnings)
 
 
 def test_when_all_fits_nothing_speaks_against_fit() -> None:
-    assert fit_preset(setting("-c 65536 -np 1", ["RTX PRO 6000"], margin=0), Extra()).warnings == ()
+    assert fit_preset(problem("-c 65536 -np 1", ["RTX PRO 6000"], margin=0), Extra()).warnings == ()

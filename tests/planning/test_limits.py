@@ -7,27 +7,26 @@ from dataclasses import replace
 import pytest
 
 from memplan.cli import main
-from memplan.estimator import ask
-from memplan.llama.flags import parse_flags
+from memplan.estimator import answer
 from memplan.output.plan import advice_text, no_plan_text
 from memplan.planning.advice import advise
 from memplan.planning.plan import NoPlan, Plan, make_plan
 from memplan.planning.probing import Change
+from memplan.planning.problem import Candidate, Problem, leaves_margins
 from memplan.planning.search import Search
-from memplan.planning.setting import Candidate, Setting, leaves_margins
 from memplan.result import Estimate
-from tests.planning.rigs import MIB, setting
+from tests.planning.rigs import MIB, problem
 
 
-def fresh(of: Setting, args: tuple[str, ...]) -> Estimate:
-    return ask(of.header, parse_flags([*of.argv, *args], of.app), of.rig, of.llama, of.without_ops)[0]
+def fresh(of: Problem, args: tuple[str, ...]) -> Estimate:
+    return answer(of.question.with_words(*args)).estimate
 
 
-def fits(of: Setting, args: tuple[str, ...]) -> bool:
+def fits(of: Problem, args: tuple[str, ...]) -> bool:
     return leaves_margins(fresh(of, args), of.margins)
 
 
-def plan(of: Setting, *search: str) -> Plan:
+def plan(of: Problem, *search: str) -> Plan:
     found = make_plan(of, search)
     assert isinstance(found, Plan)
     assert fits(of, found.args)
@@ -39,7 +38,7 @@ def value(args: tuple[str, ...], flag: str) -> int:
 
 
 def test_what_changes_where_the_host_is_short() -> None:
-    of = setting("-c 1048576 -np 1", ["RTX 3090"], host=65536)
+    of = problem("-c 1048576 -np 1", ["RTX 3090"], host=65536)
     nothing = make_plan(of)
     assert isinstance(nothing, NoPlan)
     assert "the host is" in nothing.why and "CUDA0" not in nothing.why
@@ -51,14 +50,14 @@ def test_what_changes_where_the_host_is_short() -> None:
 
 
 def test_the_largest_context_that_the_host_has_room_for() -> None:
-    of = setting("-c 262144 -np 1", ["2*RTX 3090"], host=40000)
+    of = problem("-c 262144 -np 1", ["2*RTX 3090"], host=40000)
     found = plan(of, "c")
     assert found.estimate.n_ctx >= 196608
     assert "--no-op-offload" not in found.args
 
 
 def test_where_no_single_change_is_enough_several_are() -> None:
-    of = setting("-c 32768 -np 1", ["RTX 3090"], host=60000)
+    of = problem("-c 32768 -np 1", ["RTX 3090"], host=60000)
     nothing = make_plan(of)
     assert isinstance(nothing, NoPlan)
     (change,) = nothing.nearest
@@ -67,7 +66,7 @@ def test_where_no_single_change_is_enough_several_are() -> None:
 
 
 def test_a_host_without_a_gpu() -> None:
-    of = setting("-c 1048576 -np 1", (), host=90000)
+    of = problem("-c 1048576 -np 1", (), host=90000)
     nothing = make_plan(of)
     assert isinstance(nothing, NoPlan)
     assert all(fits(of, change.args) for change in nothing.nearest)
@@ -83,13 +82,13 @@ def test_a_host_without_a_gpu() -> None:
     ],
 )
 def test_few_layers_are_on_gpus_where_more_do_not_fit(flags: str, gpus: list[str], margin: int, layers: int) -> None:
-    found = plan(setting(flags, gpus, margin=margin))
+    found = plan(problem(flags, gpus, margin=margin))
     assert value(found.args, "-ngl") >= layers
     assert "--no-op-offload" in found.args
 
 
 def test_margins_that_would_do_are_the_best_placement_s() -> None:
-    of = setting("-c 65536 -np 1", ["RTX 3060:2000:1500"], margin=900)
+    of = problem("-c 65536 -np 1", ["RTX 3060:2000:1500"], margin=900)
     nothing = make_plan(of)
     assert isinstance(nothing, NoPlan)
     assert "with --margin 883: -ngl 1 --no-op-offload" in nothing.why
@@ -99,24 +98,24 @@ def test_margins_that_would_do_are_the_best_placement_s() -> None:
 
 
 def test_what_fits_as_given_is_not_lowered() -> None:
-    of = setting("-c 1048576 -np 1 -ub 4096 -b 4096", ["RTX 3090"])
+    of = problem("-c 1048576 -np 1 -ub 4096 -b 4096", ["RTX 3090"])
     assert plan(of, "c").args == plan(of).args
 
 
 def test_slots_keep_their_context() -> None:
-    of = setting("-c 16384 -np 1 -ub 512", ["RTX PRO 6000"])
+    of = problem("-c 16384 -np 1 -ub 512", ["RTX PRO 6000"])
     found = plan(of, "np")
     slots = value(found.args, "-np")
     assert slots > 1
     assert found.estimate.n_ctx_seq == 16384
     assert found.estimate.n_ctx == 16384 * slots
-    shared = plan(setting("-c 16384 -ub 512", ["RTX PRO 6000"]), "np")
+    shared = plan(problem("-c 16384 -ub 512", ["RTX PRO 6000"]), "np")
     assert value(shared.args, "-np") > 4
     assert shared.estimate.n_ctx_seq == 16384
 
 
 def test_fewer_slots_keep_their_context() -> None:
-    of = setting("-c 4194304 -np 8 -ub 512 -ngl 99", ["RTX 3090"])
+    of = problem("-c 4194304 -np 8 -ub 512 -ngl 99", ["RTX 3090"])
     found = plan(of, "np")
     assert value(found.args, "-np") < 8
     assert found.estimate.n_ctx_seq >= 524288
@@ -124,7 +123,7 @@ def test_fewer_slots_keep_their_context() -> None:
 
 @pytest.mark.parametrize("flags", ["-c 65536 -np 1 -cmoe", "-c 65536 -np 1"])
 def test_estimate_offers_layers_on_the_host(flags: str) -> None:
-    of = setting(flags, ["RTX 4060"], margin=0)
+    of = problem(flags, ["RTX 4060"], margin=0)
     _, placed = advise(of, fresh(of, ()))
     assert isinstance(placed, Candidate)
     assert placed.layout.first > 0
@@ -132,18 +131,18 @@ def test_estimate_offers_layers_on_the_host(flags: str) -> None:
 
 
 def test_estimate_offers_a_placement_without_what_was_given(capsys: pytest.CaptureFixture[str]) -> None:
-    of = setting("-c 32768 -np 1 -ncmoe 38", ["RTX 3090"], margin=0, host=65536)
+    of = problem("-c 32768 -np 1 -ncmoe 38", ["RTX 3090"], margin=0, host=65536)
     advice, placed = advise(of, fresh(of, ()))
     assert isinstance(placed, Change)
     assert placed.drop == ("-ncmoe",)
-    assert fits(replace(of, argv=("-c", "32768", "-np", "1")), placed.args)
+    assert fits(of.with_flags(of.flags.without({"-ncmoe"})), placed.args)
     assert "- without -ncmoe, another placement: -ngl 99" in advice_text(advice, placed.args, 200, placed.drop)
-    main(["estimate", "deepseek-v4-flash", "--gpu", "RTX 3090", "--host-mib", "65536", *of.argv])
+    main(["estimate", "deepseek-v4-flash", "--gpu", "RTX 3090", "--host-mib", "65536", *of.flags.words()])
     assert "without -ncmoe, another placement" in capsys.readouterr().out
 
 
 def test_more_layers_on_gpus_may_fit_where_fewer_do_not() -> None:
-    of = setting("-c 87040 -np 1 -ub 32768 -b 32768 -cmoe", ["2*RTX 3090"], host=90000)
+    of = problem("-c 87040 -np 1 -ub 32768 -b 32768 -cmoe", ["2*RTX 3090"], host=90000)
     assert not fits(of, ("-ngl", "1", "-ts", "0,1"))
     found = Search(of).find(partial=True, effort="any")
     assert found is not None and fits(of, found.args)

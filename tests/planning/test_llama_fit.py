@@ -6,35 +6,34 @@ from functools import cache
 
 import pytest
 
-from memplan.estimator import estimate
-from memplan.llama.flags import parse_flags
+from memplan.estimator import answer
 from memplan.planning.fit_floor import no_less_than_fit
 from memplan.planning.ledger import Ledger
 from memplan.planning.llama_fit import FitAnswer, replay_fit
 from memplan.planning.plan import Plan, make_plan
+from memplan.planning.problem import Problem, gpu_weights, leaves_margins
 from memplan.planning.search import Search
-from memplan.planning.setting import Setting, gpu_weights, leaves_margins
-from tests.planning.rigs import MIB, asked, questions, setting
+from tests.planning.rigs import MIB, asked, problem, questions
 
 RECORDED = [q for q in questions() if q["fit"].get("ot") and len(q["gpus"]) < 4][::2]
 
 SMALL = {
     "RTX 2060, 131072 tokens": (
-        setting("-c 131072 -ub 1024 -np 1", ["RTX 2060:5926:5226:7.5"], margin=0),
+        problem("-c 131072 -ub 1024 -np 1", ["RTX 2060:5926:5226:7.5"], margin=0),
         (10, 3897029120),
     ),
     "RTX 3080, an MTP block": (
-        setting(
+        problem(
             "-c 524288 -ub 2048 -np 4 -ctk q8_0 -ctv q8_0", ["RTX 3080:10240:8740"], model="flash-mtp-q2", margin=2048
         ),
         (22, 3912626432),
     ),
     "two cards, a million tokens": (
-        setting("-c 1048576 -ub 128 -np 2", ["RTX 2060:5926:5726:7.5", "RTX 3080:10240:10040"], margin=0),
+        problem("-c 1048576 -ub 128 -np 2", ["RTX 2060:5926:5726:7.5", "RTX 3080:10240:10040"], margin=0),
         (36, 8251836928),
     ),
     "a shared expert moved by luck": (
-        setting("-c 262144 -ub 256 -np 1", ["T4:14912:14612"], margin=2048),
+        problem("-c 262144 -ub 256 -np 1", ["T4:14912:14612"], margin=2048),
         (44, 10084897792),
     ),
 }
@@ -48,13 +47,13 @@ def recorded(index: int) -> tuple[Search, FitAnswer]:
     return replayed(asked(RECORDED[index]))
 
 
-def replay_ledger(of: Setting) -> Ledger:
+def replay_ledger(of: Problem) -> Ledger:
     ledger = Search(of).ledger()
     assert ledger is not None
     return ledger
 
 
-def replayed(of: Setting) -> tuple[Search, FitAnswer]:
+def replayed(of: Problem) -> tuple[Search, FitAnswer]:
     search = Search(of)
     ledger = search.ledger()
     assert ledger is not None
@@ -85,7 +84,7 @@ def test_a_replay_is_given_up_only_where_it_cannot_win(index: int) -> None:
 
 def test_experts_that_a_shared_one_makes_room_for() -> None:
     """No expert has room, but one that a shared expert makes way for: so --fit has more, and the plan takes that."""
-    of = setting("-c 32768 -np 4", ["RTX 3060"])
+    of = problem("-c 32768 -np 4", ["RTX 3060"])
     plan = make_plan(of)
     assert isinstance(plan, Plan)
     assert ".ffn_(gate|gate_up|down).*=CPU" in plan.args[-1]
@@ -97,13 +96,13 @@ def test_experts_that_a_shared_one_makes_room_for() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_no_fewer_bytes_than_fit_on_small_cards(name: str) -> None:
     of, (layers, weights) = SMALL[name]
-    search, answer = replayed(of)
-    assert (answer.layers, answer.weights) == (layers, weights)
+    search, fit = replayed(of)
+    assert (fit.layers, fit.weights) == (layers, weights)
     assert search.refused is None
     plan = make_plan(of)
     assert isinstance(plan, Plan)
     assert gpu_weights(plan.estimate) >= weights
-    again = estimate(of.header, parse_flags([*of.argv, *plan.args]), of.rig)
+    again = answer(of.question.with_words(*plan.args)).estimate
     assert leaves_margins(again, of.margins)
     assert again.buffers == plan.estimate.buffers
 
@@ -117,14 +116,14 @@ def test_layers_that_fit_are_not_put_on_the_host_without_a_word() -> None:
 
 def test_what_stops_fit_is_not_replayed() -> None:
     for flags in ("-c 131072 -np 1 -ngl 20", "-c 131072 -np 1 -ncmoe 4", "-np 1"):
-        search = Search(setting(flags, ["RTX 3060"]))
+        search = Search(problem(flags, ["RTX 3060"]))
         ledger = search.ledger()
         assert ledger is not None
         assert replay_fit(search, ledger) is None
 
 
 def test_a_gpu_with_no_room_for_a_buffer_gives_up_at_once() -> None:
-    search = Search(setting("-c 524288 -np 2 -ub 1024", ["RTX 2060:5926:100:7.5"]))
+    search = Search(problem("-c 524288 -np 2 -ub 1024", ["RTX 2060:5926:100:7.5"]))
     assert no_less_than_fit(search, None) is None
     assert search.estimates < 8
 
@@ -140,7 +139,7 @@ def test_a_gpu_with_no_room_for_a_buffer_gives_up_at_once() -> None:
 )
 def test_layers_of_mtp_move_what_fit_places(flags: str, gpus: list[str], margin: int, fit: int | None) -> None:
     """``--fit`` does not count them, llama.cpp does; so the first layer that it counts is on the host."""
-    of = setting(flags, gpus, "flash-mtp-q2", margin=margin)
+    of = problem(flags, gpus, "flash-mtp-q2", margin=margin)
     if fit is None:
         search = Search(of)
         ledger = search.ledger()

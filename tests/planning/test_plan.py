@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
+from memplan import estimator
 from memplan.errors import FlagError
-from memplan.estimator import Question, ask, load_model
-from memplan.llama.flags import parse_flags
+from memplan.estimator import model_of, workshop_of
 from memplan.llama.placement import Placement, place
 from memplan.planning.plan import NoPlan, Plan, make_plan
+from memplan.planning.problem import Problem, leaves_margins
 from memplan.planning.search import Search
-from memplan.planning.setting import Setting, leaves_margins
-from memplan.releases import V0_5_0
 from memplan.result import Estimate
-from tests.planning.rigs import MIB, asked, questions, setting
+from tests.planning.rigs import MIB, asked, problem, questions
 
 QUESTIONS = questions()
 
@@ -28,16 +27,16 @@ def answer(number: int) -> Plan:
     return plan
 
 
-def fresh(of: Setting, args: tuple[str, ...], drop: tuple[str, ...] = ()) -> Estimate:
+def fresh(of: Problem, args: tuple[str, ...], drop: tuple[str, ...] = ()) -> Estimate:
     """The estimate of the user's flags and ``args``, read anew."""
     assert not drop
-    return ask(of.header, parse_flags([*of.argv, *args], of.app), of.rig, of.llama, of.without_ops)[0]
+    return estimator.answer(of.question.with_words(*args)).estimate
 
 
-def placement(of: Setting, args: tuple[str, ...]) -> Placement:
-    flags = parse_flags([*of.argv, *args])
-    question = Question(load_model(of.header, flags), flags, of.rig, V0_5_0, ())
-    found = place(question.model.tensors.tensors, question.model.hparams.n_layer_all, flags, question.machine)
+def placement(of: Problem, args: tuple[str, ...]) -> Placement:
+    question = of.question.with_words(*args)
+    model, machine = model_of(question), workshop_of(question).machine
+    found = place(model.tensors.tensors, model.hparams.n_layer_all, question.flags, machine)
     assert isinstance(found, Placement)
     return found
 
@@ -64,7 +63,7 @@ def test_more_weights_on_gpus_than_by_fit() -> None:
     assert sum(gains) / len(gains) > 1.02
 
 
-def check(of: Setting, plan: Plan) -> None:
+def check(of: Problem, plan: Plan) -> None:
     """A plan's estimate is a fresh one's and leaves the margins; its flags place what it says; no weight is lost."""
     estimate = fresh(of, plan.args)
     assert (estimate.buffers, estimate.splits) == (plan.estimate.buffers, plan.estimate.splits)
@@ -75,7 +74,7 @@ def check(of: Setting, plan: Plan) -> None:
         if "_exps." in name:
             where = buft.name if buft.name in {d.name for d in placed.devices} else "host"
             experts[where] = experts.get(where, 0) + 1
-    user = parse_flags(of.argv).overrides
+    user = of.flags.overrides
     if not user:
         assert {share.device: share.experts for share in plan.shares if share.experts} == experts
     for share in plan.shares[:-1]:
@@ -87,8 +86,8 @@ def check(of: Setting, plan: Plan) -> None:
     assert abs(sum(everywhere.model.values()) - sum(placed.model.values())) < MIB
 
 
-def case(flags: str, *gpus: str, **others: Any) -> Setting:
-    return setting(flags, gpus, **others)
+def case(flags: str, *gpus: str, **others: Any) -> Problem:
+    return problem(flags, gpus, **others)
 
 
 FITTING = {
@@ -103,7 +102,7 @@ FITTING = {
     "copies of inputs that do not fit": case("-c 524288 -np 1 -ub 2048", "2*RTX A6000"),
     "Pro on small cards": case("-c 65536 -np 1", "RTX 3090", "2*RTX 3060", model="pro-mxfp4"),
     "four slots": case("-c 131072 -ub 1024", "2*RTX 3090"),
-    "an older release": case("-c 65536 -np 1", "2*RTX 3090", llama="v0.4.0"),
+    "an older release": case("-c 65536 -np 1", "2*RTX 3090", release="v0.4.0"),
     "caches on the host": case("-c 65536 -np 1 -nkvo", "RTX 3090"),
 }
 
@@ -114,20 +113,20 @@ def test_plans_with_what_the_user_fixed(name: str) -> None:
     plan = make_plan(of)
     assert isinstance(plan, Plan)
     check(of, plan)
-    given = {word for word in of.argv if word.startswith("-")}
+    given = {word for word in of.flags.words() if word.startswith("-")}
     assert not given & (set(plan.args) - {"-ot"})
 
 
 def test_fourteen_unequal_gpus() -> None:
     cards = ["RTX 3090", "RTX 3060", "RTX 4060 Ti", "P40", "RTX 3070", "RTX 3060", "T4"] * 2
-    of = setting("-c 65536 -np 1 -ub 512", cards, "flash-mxfp4")
+    of = problem("-c 65536 -np 1 -ub 512", cards, "flash-mxfp4")
     plan = make_plan(of)
     assert isinstance(plan, Plan)
     check(of, plan)
 
 
 def test_sixteen_gpus_are_one_too_many() -> None:
-    of = setting("-c 65536 -np 1", ["7*RTX 3060", "RTX 3070", "8*RTX 3060"])
+    of = problem("-c 65536 -np 1", ["7*RTX 3060", "RTX 3070", "8*RTX 3060"])
     plan = make_plan(of)
     assert isinstance(plan, Plan)
     assert plan.args[0] == "-dev"
@@ -137,7 +136,7 @@ def test_sixteen_gpus_are_one_too_many() -> None:
 
 
 def test_no_gpu() -> None:
-    plan = make_plan(setting("-c 65536 -np 1", ()))
+    plan = make_plan(problem("-c 65536 -np 1", ()))
     assert isinstance(plan, Plan)
     assert plan.args == ()
 
@@ -150,7 +149,7 @@ def test_pipeline_parallelism_is_turned_off_where_its_copies_do_not_fit() -> Non
 
 
 def test_what_goes_where_is_told() -> None:
-    plan = make_plan(setting())
+    plan = make_plan(problem())
     assert isinstance(plan, Plan)
     text = " ".join(plan.notes)
     assert "of experts are on GPUs" in text
@@ -186,12 +185,12 @@ def test_the_nearest_changes_fit(name: str) -> None:
 def test_the_nearest_context_is_the_largest() -> None:
     of, plan = NOT_FITTING["a context too large"], no_plan("a context too large")
     change = next(change for change in plan.nearest if change.args[0] == "-c")
-    larger = replace(of, argv=(*of.argv, "-c", str(int(change.args[1]) + 1024)))
+    larger = of.with_words("-c", str(int(change.args[1]) + 1024))
     assert Search(larger).find(copies=True) is None
 
 
 def test_layers_go_to_the_host_where_a_context_is_too_large_for_all() -> None:
-    of = setting("-c 1048576 -np 8 -kvu -ub 512", ["RTX 3090"])
+    of = problem("-c 1048576 -np 8 -kvu -ub 512", ["RTX 3090"])
     plan = make_plan(of)
     assert isinstance(plan, Plan)
     check(of, plan)
@@ -206,7 +205,7 @@ def test_layers_go_to_the_host_where_a_context_is_too_large_for_all() -> None:
 
 def test_copies_of_inputs_do_not_hide_a_placement() -> None:
     """Everything on GPUs, which keeps four copies of each input, is no measure of what fits."""
-    of = setting("-c 362496 -np 8 -kvu -ub 2048", ["4*RTX 3060"])
+    of = problem("-c 362496 -np 8 -kvu -ub 2048", ["4*RTX 3060"])
     plan = make_plan(of)
     assert isinstance(plan, Plan)
     assert plan.args[:2] == ("-ngl", "99")
@@ -215,29 +214,29 @@ def test_copies_of_inputs_do_not_hide_a_placement() -> None:
 
 
 def test_sixteen_gpus_of_which_nothing_fits() -> None:
-    of = setting("-c 65536 -np 1", ["16*x:2000:1100:8.6"])
+    of = problem("-c 65536 -np 1", ["16*x:2000:1100:8.6"])
     plan = make_plan(of)
     assert isinstance(plan, NoPlan)
     assert not any("-dev" in change.drop for change in plan.nearest)
-    refused = make_plan(replace(of, argv=(*of.argv, "-dev", ",".join(f"CUDA{i}" for i in range(16)))))
+    refused = make_plan(of.with_words("-dev", ",".join(f"CUDA{i}" for i in range(16))))
     assert isinstance(refused, NoPlan)
     assert refused.refused is not None
 
 
 def test_a_host_that_is_too_small() -> None:
-    plan = make_plan(setting("-c 65536 -np 1", ["RTX 3090"], host=60000))
+    plan = make_plan(problem("-c 65536 -np 1", ["RTX 3090"], host=60000))
     assert isinstance(plan, NoPlan)
     assert "the host is" in plan.why
 
 
 def test_a_host_alone_that_is_too_small() -> None:
-    plan = make_plan(setting("-c 65536 -np 1", [], host=83000))
+    plan = make_plan(problem("-c 65536 -np 1", [], host=83000))
     assert isinstance(plan, NoPlan)
     assert re.search(r"nothing fits; the host is [0-9]{3} MiB short", plan.why)
 
 
 def test_experts_that_flags_place_are_not_the_plans_to_count() -> None:
-    plan = make_plan(setting("-c 65536 -np 1 -ncmoe 30", ["2*RTX 3090"]))
+    plan = make_plan(problem("-c 65536 -np 1 -ncmoe 30", ["2*RTX 3090"]))
     assert isinstance(plan, Plan)
     assert "every expert that your flags do not place is on a GPU" in plan.notes
 
@@ -245,12 +244,12 @@ def test_experts_that_flags_place_are_not_the_plans_to_count() -> None:
 def test_names_to_search_for_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memplan.planning.plan.widen", lambda *_: pytest.fail("searched"))
     with pytest.raises(FlagError, match="must be c, ub, np or cache"):
-        make_plan(setting("-c 65536 -np 1", ["2*RTX 3090"]), ["c", "x"])
+        make_plan(problem("-c 65536 -np 1", ["2*RTX 3090"]), ["c", "x"])
 
 
 @pytest.mark.parametrize("name", ["c", "ub", "np", "cache"])
 def test_settings_that_may_be_chosen_cost_no_expert_its_place(name: str) -> None:
-    of = setting("-c 16384 -np 1 -ub 512 -ctk q8_0 -ctv q8_0", ["RTX PRO 6000"])
+    of = problem("-c 16384 -np 1 -ub 512 -ctk q8_0 -ctv q8_0", ["RTX PRO 6000"])
     plan, base = make_plan(of, [name]), make_plan(of)
     assert isinstance(plan, Plan)
     assert isinstance(base, Plan)
@@ -269,13 +268,13 @@ def test_settings_that_may_be_chosen_are_lowered_where_they_must_be() -> None:
 
 
 def test_how_much_is_missing_and_what_would_do_is_said() -> None:
-    of = setting("-c 65536 -np 1", ["RTX 3060:12288:1500"])
+    of = problem("-c 65536 -np 1", ["RTX 3060:12288:1500"])
     plan = make_plan(of)
     assert isinstance(plan, NoPlan)
     assert "CUDA0 is 395 MiB short of its margin; it would fit with --margin 629: -ngl 0" in plan.why
     assert [change.args for change in plan.nearest] == [("-ngl", "0", "--no-op-offload")]
     smaller = make_plan(replace(of, margins=(629 * MIB,)))
     assert isinstance(smaller, Plan)
-    both = make_plan(setting("-c 65536 -np 1 -ngl 99", ["RTX 3090:24268:23000"], host=60000))
+    both = make_plan(problem("-c 65536 -np 1 -ngl 99", ["RTX 3090:24268:23000"], host=60000))
     assert isinstance(both, NoPlan)
     assert "the host is" in both.why

@@ -13,7 +13,7 @@ from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.planning.plan import DEFAULT_MARGIN, MIB
 from memplan.planning.presets import SETTINGS, PresetFile, about, find_preset, preset_files, presets_folder
-from memplan.planning.setting import leaves_margins
+from memplan.planning.problem import leaves_margins
 from memplan.releases import LATEST
 
 TOP = Path(__file__).parent.parent.parent

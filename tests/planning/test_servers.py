@@ -19,7 +19,7 @@ from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
 from memplan.planning.speed import NETWORK_MS, SPLIT_MS, find_bandwidths
 from memplan.rig import parse_gpus
 from memplan.rig_file import parse_rig, write_rig
-from tests.planning.rigs import made_up, setting
+from tests.planning.rigs import made_up, problem
 
 GPUS = ("RTX 3090", "rpc:h:1:48000:47000", "rpc:i:1:48000:47000")
 SERVERS = "h:1,i:1"
@@ -27,7 +27,7 @@ SERVERS = "h:1,i:1"
 
 @cache
 def planned(flags: str = "-c 65536 -np 1") -> Plan | NoPlan:
-    return make_plan(setting(flags, GPUS))
+    return make_plan(problem(flags, GPUS))
 
 
 def test_every_format_names_the_servers_before_their_devices() -> None:
@@ -72,7 +72,7 @@ def test_servers_that_are_given_are_not_given_again() -> None:
 
 
 def test_changes_that_fit_name_the_servers() -> None:
-    plan = make_plan(setting("-c 1048576 -np 1 -ts 1,1", ("RTX 3060", "rpc:h:1:9000:8600")))
+    plan = make_plan(problem("-c 1048576 -np 1 -ts 1,1", ("RTX 3060", "rpc:h:1:9000:8600")))
     assert isinstance(plan, NoPlan)
     assert {change.change.split()[0] for change in plan.nearest} >= {"-c", "without"}
     assert all(change.args[:2] == ("--rpc", "h:1") for change in plan.nearest)
@@ -83,18 +83,19 @@ def test_changes_that_fit_name_the_servers() -> None:
 
 
 def test_a_model_larger_than_all_memory_is_said_to_be() -> None:
-    plan = make_plan(setting(gpus=("RTX 3090", "rpc:h:1:24000:23000"), host=16000))
+    plan = make_plan(problem(gpus=("RTX 3090", "rpc:h:1:24000:23000"), host=16000))
     assert isinstance(plan, NoPlan)
     assert "more than the host's 16,000 MiB and the 46,868 MiB that are free on all GPUs" in plan.why
     assert plan.nearest == ()
     rig = Rig(parse_gpus(["M2 Ultra:70000"]).gpus, 80000 * MIB, unified=True)
-    mac = make_plan(replace(setting(gpus=["M2 Ultra:70000"]), rig=rig))
+    of = problem(gpus=["M2 Ultra:70000"])
+    mac = make_plan(replace(of, question=of.question.with_(rig=rig)))
     assert isinstance(mac, NoPlan)
     assert "more than the host's 80,000 MiB: " in mac.why  # one memory is counted once
 
 
 def test_a_plan_of_an_exact_rig_says_nothing_of_it() -> None:
-    plan = make_plan(setting(host=1000))
+    plan = make_plan(problem(host=1000))
     assert isinstance(plan, NoPlan)
     assert "not exact" not in no_plan_text(plan)
     assert plan_object(plan)["exact"] is True
@@ -102,7 +103,7 @@ def test_a_plan_of_an_exact_rig_says_nothing_of_it() -> None:
 
 @pytest.mark.parametrize(("gpu", "name"), [("M2 Ultra", "Metal"), ("rpc:h:1:90000", "RPC"), ("Strix Halo", "Vulkan")])
 def test_margins_for_fit_say_what_is_not_known(gpu: str, name: str) -> None:
-    preset = fit_preset(setting(gpus=[gpu], margin=0), Extra())
+    preset = fit_preset(problem(gpus=[gpu], margin=0), Extra())
     for text in (fit_ini(preset), " ".join(json.loads(fit_json(preset))["warnings"])):
         assert f"not exact: {name}" in text
     assert f"that of {name} is not known" in preset.reasons[0]
@@ -111,7 +112,7 @@ def test_margins_for_fit_say_what_is_not_known(gpu: str, name: str) -> None:
 
 
 def test_margins_that_nothing_fits_with_say_so_too() -> None:
-    preset = fit_preset(replace(setting(gpus=["rpc:h:1:90000"]), llama="10700"), Extra(growth=90000))
+    preset = fit_preset(problem(gpus=["rpc:h:1:90000"], release="10700"), Extra(growth=90000))
     assert isinstance(preset.plan, NoPlan)
     assert "not exact: RPC" in no_fit_text(preset)
     assert "10700" in preset.approximate

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.question import Question
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import Axis, make_axis
 from memplan.sweeping.effective import is_unfused, remarks
-from memplan.sweeping.sweep import Subject, Sweeper
+from memplan.sweeping.sweep import Sweeper
 from tests.estimates import REFUSAL, made_up
 
 MODEL = builtin_header("deepseek-v4-flash")
 
 
 def said(flags: tuple[str, ...], *axes: Axis) -> tuple[str, ...]:
-    sweep = Sweeper(Subject(MODEL, flags, parse_gpus(["RTX PRO 6000"])), axes).run()
+    sweep = Sweeper(Question.of(MODEL, parse_flags(flags), parse_gpus(["RTX PRO 6000"]), "latest"), axes).run()
     return remarks(sweep.axes, [(point.values, point.estimate) for point in sweep.points])
 
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from memplan.backends.devices import Gpu, Rig
 from memplan.errors import FlagError
+from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.question import Question
 from memplan.result import BufferUse, Estimate
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import parse_axis
@@ -21,12 +23,16 @@ from memplan.sweeping.largest import (
     largest_of,
     slack,
 )
-from memplan.sweeping.sweep import Subject, Sweeper
+from memplan.sweeping.sweep import Sweeper
 from tests.estimates import REFUSAL, made_up
 
 FREE = 10_000
 RIG_OF_ONE = Rig((Gpu("card", FREE, FREE, (8, 6)),))
 MODEL = builtin_header("deepseek-v4-flash")
+
+
+def question(flags: str, gpu: str) -> Question:
+    return Question.of(MODEL, parse_flags(flags.split()), parse_gpus([gpu]), "latest")
 
 
 def using(need: Callable[[int], int | None]) -> tuple[list[int], Callable[[int], Estimate]]:
@@ -91,10 +97,10 @@ def test_slack_counts_the_host_when_its_memory_is_known() -> None:
 
 
 def test_the_context_that_fits_next_to_the_one_that_does_not() -> None:
-    sweeper = Sweeper(Subject(MODEL, ("-np", "1", "-ub", "2048"), parse_gpus(["RTX PRO 6000:97886:91000:12.0"])), [])
+    sweeper = Sweeper(question("-np 1 -ub 2048", "RTX PRO 6000:97886:91000:12.0"), [])
     axis, values = candidates(sweeper, "ctx")
     assert values[:2] == (256, 512) and values[-1] == 1048576
-    sweeper = Sweeper(sweeper.subject, [axis])
+    sweeper = Sweeper(sweeper.question, [axis])
     found = largest_of(sweeper, axis, values, ())
     assert found.value is not None and found.beyond is not None
     assert found.beyond[0] == found.value + 256
@@ -105,7 +111,7 @@ def test_the_context_that_fits_next_to_the_one_that_does_not() -> None:
 
 def test_given_values_are_the_candidates() -> None:
     axis = parse_axis("ub=512,256,1024")
-    sweeper = Sweeper(Subject(MODEL, ("-cmoe",), parse_gpus(["2*RTX 3090"])), [parse_axis("ctx=4096,8192"), axis])
+    sweeper = Sweeper(question("-cmoe", "2*RTX 3090"), [parse_axis("ctx=4096,8192"), axis])
     assert candidates(sweeper, "ubatch") == (axis, (256, 512, 1024))
     found = largest_of(sweeper, axis, (256, 512, 1024), (4096,))
     assert found.value == 1024
@@ -113,7 +119,7 @@ def test_given_values_are_the_candidates() -> None:
 
 @pytest.mark.parametrize(("over", "name"), [("fa=on,off", "fa"), ("np=1", "nkvo"), ("np=1", "llama"), ("np=1", "cxt")])
 def test_axes_without_an_order(over: str, name: str) -> None:
-    sweeper = Sweeper(Subject(MODEL, (), parse_gpus(["RTX 3090"])), [parse_axis(over)])
+    sweeper = Sweeper(question("", "RTX 3090"), [parse_axis(over)])
     with pytest.raises(FlagError):
         candidates(sweeper, name)
 

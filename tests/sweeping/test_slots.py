@@ -8,9 +8,9 @@ from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.output.slots import advice_line, none_fits_line, render_slots
+from memplan.question import Question
 from memplan.rig import parse_gpus
 from memplan.sweeping.slots import SlotTable, slot_table
-from memplan.sweeping.sweep import Subject
 
 MODEL = builtin_header("deepseek-v4-flash")
 R31 = (
@@ -20,7 +20,7 @@ R31 = (
 
 
 def slots(flags: str, gpu: str, counts: tuple[int, ...], release: str = "v0.5.0", app: str = "server") -> SlotTable:
-    return slot_table(Subject(MODEL, tuple(flags.split()), parse_gpus([gpu]), release, (), app), counts)
+    return slot_table(Question.of(MODEL, parse_flags(flags.split(), app), parse_gpus([gpu]), release), counts)
 
 
 def test_the_default_of_four_slots_does_not_fit_and_one_does() -> None:
@@ -118,6 +118,10 @@ def test_that_nothing_fits_is_not_said_when_something_does() -> None:
 
 def test_progress_has_a_total() -> None:
     told: list[tuple[int, int]] = []
-    subject = Subject(MODEL, ("-c", "4096", "-cmoe"), parse_gpus(["2*RTX 3090"]), "v0.5.0", (), "server")
-    table = slot_table(subject, (1,), progress=lambda done, of: told.append((done, of)))
+    flags = parse_flags(["-c", "4096", "-cmoe"])
+    table = slot_table(
+        Question.of(MODEL, flags, parse_gpus(["2*RTX 3090"]), "v0.5.0"),
+        (1,),
+        progress=lambda done, of: told.append((done, of)),
+    )
     assert told == [(done, len(table.rows) + 1) for done in range(len(table.rows) + 1)]

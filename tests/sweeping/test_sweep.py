@@ -4,12 +4,14 @@ import pytest
 
 import memplan
 from memplan.errors import FlagError
+from memplan.estimator import Answer, answer
 from memplan.llama.context import Paths
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.question import Question
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import parse_axis
-from memplan.sweeping.sweep import Subject, Sweeper, sweep
+from memplan.sweeping.sweep import Sweeper, sweep
 
 MODEL = builtin_header("deepseek-v4-flash")
 RIG = parse_gpus(["2*RTX 3090"])
@@ -56,14 +58,13 @@ def test_a_release_without_a_fused_indexer_has_one_path() -> None:
 
 def test_each_point_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    real = Subject.ask
 
-    def ask(self: Subject) -> memplan.Estimate:
-        asked.append(self.flags)
-        return real(self)
+    def spied(question: Question) -> Answer:
+        asked.append(question.flags.words())
+        return answer(question)
 
-    monkeypatch.setattr(Subject, "ask", ask)
-    sweeper = Sweeper(Subject(MODEL, ("-cmoe",), RIG), [parse_axis("ctx=4096,8192")])
+    monkeypatch.setattr("memplan.sweeping.sweep.answer", spied)
+    sweeper = Sweeper(Question.of(MODEL, parse_flags(["-cmoe"]), RIG, "latest"), [parse_axis("ctx=4096,8192")])
     told: list[tuple[int, int]] = []
     sweeper.run(lambda done, of: told.append((done, of)))
     sweeper.run()

@@ -1,38 +1,44 @@
-"""The question of a plan, and one answer to it that fits."""
+"""What a plan has to solve, and one answer to it that fits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError
-from memplan.gguf.header import Header
-from memplan.llama.context import AS_RELEASED, Paths
 from memplan.llama.flags import Flags
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths
-from memplan.releases import Release
+from memplan.question import Question
 from memplan.result import Estimate
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """The question: a model, what the user fixed, a rig, and what must stay free.
+class Problem:
+    """A question whose flags the user fixed, bytes to leave on each of the rig's GPUs, and how fast memory is."""
 
-    ``argv``: llama-server's flags.  ``margins``: bytes to leave on each of the rig's GPUs.  ``llama``: the release.
-    ``paths``: fused ops that are asked for or ruled out.
-    """
-
-    header: Header
-    argv: tuple[str, ...]
-    rig: Rig
+    question: Question
     margins: tuple[int, ...]
     bandwidths: Bandwidths
-    llama: str | Release = "latest"
-    app: str = "server"
-    without_ops: tuple[str, ...] = ()
-    paths: Paths = AS_RELEASED
+
+    @property
+    def flags(self) -> Flags:
+        """llama-server's flags."""
+        return self.question.flags
+
+    @property
+    def rig(self) -> Rig:
+        """The GPUs."""
+        return self.question.rig
+
+    def with_words(self, *words: str) -> Problem:
+        """The same with more of llama-server's words."""
+        return replace(self, question=self.question.with_words(*words))
+
+    def with_flags(self, flags: Flags) -> Problem:
+        """The same with other flags."""
+        return replace(self, question=replace(self.question, flags=flags))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,32 @@
-"""What a search for a placement asks: what may be placed, and the estimator's answers, each remembered."""
+"""What is known of a problem: what may be placed, and the estimates that were asked for, each remembered."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memplan.estimator import Question, estimate, load_model
-from memplan.llama.flags import check_devices, parse_flags
+from memplan.estimator import answer, model_of, workshop_of
+from memplan.llama.flags import check_devices
 from memplan.llama.placement import place_layers, split_points
 from memplan.llama.refusals import Refusal
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.ledger import Ledger, open_ledger
-from memplan.planning.setting import Setting
-from memplan.releases import Release, find_release
+from memplan.planning.problem import Problem
 from memplan.result import Estimate
 
 
-class Asking:
-    """What one search asks.
+class Estimates:
+    """One problem's estimates.
 
     ``refused``: why llama.cpp would not start, when an estimate said so.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.flags = parse_flags(setting.argv, setting.app)
-        check_devices(self.flags, setting.rig)
-        release = setting.llama if isinstance(setting.llama, Release) else find_release(setting.llama)[0]
-        model = load_model(setting.header, self.flags)
-        self.question = Question(model, self.flags, setting.rig, release, setting.without_ops, paths=setting.paths)
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.flags = problem.flags
+        check_devices(self.flags, problem.rig)
+        self.model = model_of(problem.question)
+        self.machine = workshop_of(problem.question).machine
         self.refused: Refusal | None = None
         self.estimates = 0
         self._known: dict[tuple[str, ...], Estimate] = {}
@@ -39,9 +37,7 @@ class Asking:
         key = tuple(args)
         known = self._known.get(key)
         if known is None:
-            s = self.setting
-            flags = parse_flags([*s.argv, *key], s.app)
-            known = self._known[key] = estimate(s.header, flags, s.rig, s.llama, s.without_ops, s.paths)
+            known = self._known[key] = answer(self.problem.question.with_words(*key)).estimate
             self.estimates += 1
             if known.refused is not None:
                 self.refused = known.refused
@@ -75,7 +71,7 @@ class Asking:
 
         One with every expert on the host is among them.
         """
-        margins = self.setting.margins
+        margins = self.problem.margins
         ledger = self.ledger()
         if ledger is not None:
             every = frozenset(name for layer in ledger.experts for e in layer for name in e.names)
@@ -92,7 +88,7 @@ class Asking:
     def ledger(self) -> Ledger | None:
         """What may be placed; None when llama.cpp would not load the model (see ``refused``), or no GPU is in use."""
         if self._ledger is None:
-            opened = open_ledger(self.question)
+            opened = open_ledger(self.problem.question)
             if isinstance(opened, Refusal):
                 self.refused = opened
             self._ledger = opened if isinstance(opened, Ledger) else None
@@ -103,7 +99,7 @@ class Asking:
         n = ledger.n_items
         homes = ledger.fixed_homes
         if homes is None:
-            devices = [self.question.machine.gpus[d] for d in ledger.devices]
+            devices = [self.machine.gpus[d] for d in ledger.devices]
             n_gpu_layers = n - (ledger.first or 0)
             homes = tuple(place_layers(n - 1, n_gpu_layers, devices, split_points(devices, ())))
         first = sum(home < 0 for home in homes)
