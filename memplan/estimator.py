@@ -14,6 +14,7 @@ from memplan.backends.devices import CUDA, Rig
 from memplan.backends.make import approximate, driver_notes
 from memplan.garbage import put_off
 from memplan.ggml.backend import BufferType
+from memplan.ggml.graph import GraphTooLargeError
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.sched import SchedAbortError
 from memplan.ggml.tallocr import OutOfFreeBlocksError
@@ -180,7 +181,7 @@ class _Work:
         """The estimate, or a refusal in its place; notes are not in it yet."""
         try:
             return self._answer()
-        except (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError) as fault:
+        except (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError, GraphTooLargeError) as fault:
             return self._refusal(_abort(str(fault)))
 
     def _answer(self) -> Answer:
@@ -234,7 +235,7 @@ class _Work:
             layer_home=[index[d] for d in placement.layers],
             full_offload=placement.n_gpu_layers > self.model.hparams.n_layer_all,
         )
-        graphs = self.model.graphs.at(memory, buffers, self.release, self.question.paths)
+        graphs = self.model.graphs.at(memory, buffers, self.release, self.question.paths, params.n_tokens)
         return Context(
             params,
             devices,
@@ -321,6 +322,11 @@ _ABORTS: Mapping[str, tuple[str, str]] = {
         "override-to-unused-device",
         "name a GPU that is in use and computes the tensor's op in -ot, or use all GPUs (-sm layer)",
     ),
+    "GGML_ASSERT(obj_new)": (
+        OTHER,
+        "llama.cpp has no room for so large a graph: use a model of fewer layers or rounds",
+    ),
+    "fatal error": (OTHER, "llama.cpp has no room for so large a graph: use one slot, -kvu, or an unquantised cache"),
     "tensor->nb[0] == ggml_element_size(tensor)": (
         "permuted-quantized-tensor",
         "take an unquantised cache type (-ctk f16 -ctv f16)",

@@ -7,6 +7,37 @@ from __future__ import annotations
 
 from memplan.ggml.tensor import FLAG_COMPUTE, Tensor
 
+UNLIMITED = 1 << 62
+"""Room for any number of nodes."""
+
+
+class GraphTooLargeError(Exception):
+    """A graph has more tensors than llama.cpp has room for, which aborts it; the text is llama.cpp's own words."""
+
+
+def hash_size(n: int) -> int:
+    """Slots of a hash set for ``n`` tensors (``ggml_hash_size``): a prime that follows a power of two."""
+    return next((p for p in _PRIMES if p >= n), n | 1)
+
+
+_PRIMES = (
+    2, 3, 5, 11, 17, 37, 67, 131, 257, 521, 1031, 2053, 4099, 8209, 16411, 32771, 65537, 131101, 262147, 524309,
+    1048583, 2097169, 4194319, 8388617, 16777259, 33554467, 67108879, 134217757, 268435459, 536870923, 1073741827,
+)  # fmt: skip
+
+
+def check_size(max_nodes: int, n_nodes: int, n_leafs: int, n_given: int) -> None:
+    """Raises GraphTooLargeError where llama.cpp has no room for a graph.
+
+    ``max_nodes``: what it makes room for (``llama_context::graph_max_nodes``): as many tensors of the graph's own, and
+    a hash set for all of them in the scheduler (``ggml_backend_sched_new``).  ``n_given``: leafs that exist without the
+    graph, which are in the second alone.
+    """
+    if n_nodes + n_leafs - n_given > max_nodes:
+        raise GraphTooLargeError("GGML_ASSERT(obj_new) failed")
+    if n_nodes + n_leafs > hash_size(max_nodes):
+        raise GraphTooLargeError("fatal error")
+
 
 class Graph:
     """Nodes (computed, in order) and leafs (given: inputs, weights, caches).
@@ -15,9 +46,11 @@ class Graph:
     belongs to one graph at most (weights and caches are made anew for each).
     """
 
-    __slots__ = ("leafs", "nodes")
+    __slots__ = ("leafs", "max_nodes", "nodes")
 
-    def __init__(self) -> None:
+    def __init__(self, max_nodes: int = UNLIMITED) -> None:
+        """``max_nodes``: more raise GraphTooLargeError, so that an absurd graph ends early."""
+        self.max_nodes = max_nodes
         self.nodes: list[Tensor] = []
         self.leafs: list[Tensor] = []
 
@@ -25,6 +58,8 @@ class Graph:
         """Append ``tensor`` and all it needs that is not there yet, sources first, left to right."""
         if tensor.uses >= 0:
             return
+        if len(self.nodes) > self.max_nodes:
+            raise GraphTooLargeError("GGML_ASSERT(obj_new) failed")
         nodes, leafs = self.nodes, self.leafs
         tensor.uses = 0
         # the depth of a chain is bounded by the graph, not by Python's stack

@@ -28,6 +28,16 @@ class GraphParts:
     layers: Sequence[int]
 
     @property
+    def n_leafs(self) -> int:
+        """Leafs of the whole graph, its inputs among them."""
+        return len(self.inputs) + sum(len(part.leafs) for part in self.parts)
+
+    @property
+    def n_given(self) -> int:
+        """Leafs that lie in buffers of their own: weights, caches, states."""
+        return sum(len(part.roles) - part.roles.count("") for part in self.parts)
+
+    @property
     def n_nodes(self) -> int:
         """Nodes of the whole graph."""
         return sum(len(part.nodes) for part in self.parts)

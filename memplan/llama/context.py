@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from memplan.ggml.backend import Backend, BufferType
-from memplan.ggml.graph import Graph
+from memplan.ggml.graph import Graph, check_size
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.quick import GraphParts, QuickPlanner
 from memplan.ggml.sched import Sched, SchedAbortError
@@ -117,7 +117,9 @@ class BuiltGraph(Protocol):
 
 
 class Graphs(Protocol):
-    """Builds the graphs of one model in one placement."""
+    """Builds the graphs of one model in one placement; ``max_nodes``: what llama.cpp makes room for."""
+
+    max_nodes: int
 
     def fused(self, flash_attn: str) -> Fused:
         """The ops that are fused until a probe turns them off."""
@@ -305,9 +307,21 @@ class Context:
         """Whether norms and last nodes are assigned while the graph is built (``graph_get_cb``)."""
         return batch.n_tokens < SMALL_BATCH or self.devices.full_offload
 
+    def _in_parts(self, batch: Batch) -> GraphParts:
+        graph = self.graphs.in_parts(batch, self.fused)
+        check_size(self.graphs.max_nodes, graph.n_nodes, graph.n_leafs, graph.n_given)
+        return graph
+
+    def _whole(self, batch: Batch) -> BuiltGraph:
+        built = self.graphs.whole(batch, self.fused)
+        leafs = built.graph.leafs
+        given = sum(leaf.buffer is not None for leaf in leafs)
+        check_size(self.graphs.max_nodes, len(built.graph.nodes), len(leafs), given)
+        return built
+
     def _quick_generation(self, batch: Batch) -> tuple[int, int, set[str]]:
         layer_home = self.devices.layer_home
-        graph = self.graphs.in_parts(batch, self.fused)
+        graph = self._in_parts(batch)
         schedule = self.quick.schedule(graph, layer_home, self.pins_nodes(batch), not self.offload_kqv)
         misplaced = {
             op
@@ -318,7 +332,7 @@ class Context:
         return graph.n_nodes, len(schedule.splits), misplaced
 
     def _quick_prompt(self, batch: Batch) -> tuple[list[int], int, int]:
-        graph = self.graphs.in_parts(batch, self.fused)
+        graph = self._in_parts(batch)
         # the measuring pass resets the scheduler, and with it what was assigned before
         schedule = self.quick.schedule(graph, self.devices.layer_home, False, False)
         return self.quick.sizes(graph, schedule), graph.n_nodes, len(schedule.splits)
@@ -326,7 +340,7 @@ class Context:
     def plain_split(self, batch: Batch) -> BuiltGraph:
         """The whole graph, with a device for each node."""
         d = self.devices
-        built = self.graphs.whole(batch, self.fused)
+        built = self._whole(batch)
         if self.pins_nodes(batch):
             for t, il in built.pinned:
                 if il >= 0 and d.backends[d.layer_home[il]].supports_op(t):
@@ -343,7 +357,7 @@ class Context:
         return len(built.graph.nodes), len(self.sched.splits), misplaced
 
     def _plain_prompt(self, batch: Batch) -> tuple[list[int], int, int]:
-        built = self.graphs.whole(batch, self.fused)
+        built = self._whole(batch)
         sizes = self.sched.reserve_size(built.graph)
         return sizes, len(built.graph.nodes), len(self.sched.splits)
 

@@ -165,7 +165,7 @@ class ModelGraphs(Generic[H]):
     def __init__(self, arch: Architecture[H], hp: H, tensors: ModelTensors) -> None:
         self.arch = arch
         self.hp = hp
-        self.n_tensors = len({t.role for t in tensors.tensors})
+        self.n_tensors = len(tensors.tensors)
         self.weights: Mapping[str, ModelTensor] = tensors.by_role()
         of_layer: list[list[object]] = [[hp.of_layer(il), arch.layer_kind(hp, il)] for il in range(hp.n_layer)]
         for t in tensors.tensors:
@@ -176,9 +176,12 @@ class ModelGraphs(Generic[H]):
         """A number for each layer, the same for those with like weights."""
         self._parts: dict[tuple[object, ...], tuple[list[Part], list[int], list[Tensor]]] = {}
 
-    def at(self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths) -> PlacedGraphs[H]:
-        """The model with its caches, in one placement; ``paths``: which fused ops are asked for or ruled out."""
-        return PlacedGraphs(self, memory, buffers, release, paths)
+    def at(self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths, n_tokens: int) -> PlacedGraphs[H]:
+        """The model with its caches, in one placement.
+
+        ``paths``: which fused ops are asked for or ruled out.  ``n_tokens``: of the largest batch.
+        """
+        return PlacedGraphs(self, memory, buffers, release, paths, self.arch.max_nodes(n_tokens, self.n_tensors))
 
     def parts(self, batch: Batch, fused: Fused, graphs: PlacedGraphs[H]) -> tuple[list[Part], list[int], list[Tensor]]:
         """The part at each position, its layer, and the graph's inputs; like parts are the same."""
@@ -240,13 +243,21 @@ class PlacedGraphs(Generic[H]):
     """Builds the graphs of one model in one placement (``memplan.llama.context.Graphs``)."""
 
     def __init__(
-        self, model: ModelGraphs[H], memory: Memory, buffers: BufferMap, release: Release, paths: Paths
+        self,
+        model: ModelGraphs[H],
+        memory: Memory,
+        buffers: BufferMap,
+        release: Release,
+        paths: Paths,
+        max_nodes: int,
     ) -> None:
         self.model = model
         self.memory = memory
         self.buffers = buffers
         self.release = release
         self.paths = paths
+        self.max_nodes = max_nodes
+        """Nodes that a graph has room for."""
 
     def fused(self, flash_attn: str) -> Fused:
         """What is fused before any probe: what the release has ops for, if not ruled out."""
@@ -265,13 +276,9 @@ class PlacedGraphs(Generic[H]):
         """How many of the first layers choose experts by token: their part of the compute buffer has other holes."""
         return 0
 
-    def max_nodes(self, n_tokens: int) -> int:
-        """Nodes that a graph has room for."""
-        return self.model.arch.max_nodes(n_tokens, self.model.n_tensors)
-
     def start(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
         """A graph that nothing is in yet."""
-        return self.model.arch.graph(self.model.hp, batch, fused, self.memory, self.release, self)
+        return self.model.arch.graph(self.model.hp, batch, fused, self.memory, self.release, self, self.max_nodes)
 
     def whole(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
         """Every tensor of the graph."""

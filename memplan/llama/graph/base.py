@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from memplan.ggml import ops
-from memplan.ggml.graph import Graph
+from memplan.ggml.graph import UNLIMITED, Graph
 from memplan.ggml.tensor import Tensor
 from memplan.gguf.types import F32, I32
 from memplan.llama.hparams import HParams
@@ -54,14 +54,23 @@ class GraphBase(Generic[H]):
     rope_type = NEOX
     """How heads are turned (``llama_model_rope_type``)."""
 
-    def __init__(self, hp: H, batch: Batch, fused: Fused, memory: Memory, release: Release, source: Source) -> None:
+    def __init__(
+        self,
+        hp: H,
+        batch: Batch,
+        fused: Fused,
+        memory: Memory,
+        release: Release,
+        source: Source,
+        max_nodes: int = UNLIMITED,
+    ) -> None:
         self.hp = hp
         self.batch = batch
         self.fused = fused
         self.memory = memory
         self.release = release
         self.source = source
-        self.graph = Graph()
+        self.graph = Graph(max_nodes)
         self.roles: dict[Tensor, str] = {}
         self.fused_nodes: list[tuple[str, Tensor, int]] = []
         self.pinned: list[tuple[Tensor, int]] = []

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memplan.estimator import estimate
+from memplan.ggml.graph import GraphTooLargeError, check_size, hash_size
+from memplan.llama.flags import parse_flags
+from memplan.models.builtin import builtin_header
+from memplan.rig import parse_gpus
+
+FLASH = builtin_header("deepseek-v4-flash")
+
+
+@pytest.mark.parametrize(("rounds", "starts"), [(31, True), (32, False)])
+def test_graphs_that_b9842_has_no_room_for(rounds: int, starts: bool) -> None:
+    # 32 times 1,328 tensors make room for 42,496; asked of llama.cpp itself
+    key = "deepseek4.hyper_connection.sinkhorn_iterations"
+    header = replace(FLASH, metadata={**FLASH.metadata, key: rounds})
+    flags = parse_flags(["-c", "8192", "-np", "1", "-fa", "on"])
+    found = estimate(header, flags, parse_gpus(["RTX PRO 6000"]), "b9842")
+    assert (found.refused is None) == starts
+    if found.refused is None:
+        assert found.nodes == (42119, 42119)
+        assert found.buffers["CUDA0"].compute == 820356608
+    else:
+        assert found.refused.said == "GGML_ASSERT(obj_new) failed"
+
+
+def test_room_for_a_graph() -> None:
+    assert [hash_size(n) for n in (1024, 1031, 1944, 42496)] == [1031, 1031, 2053, 65537]
+    check_size(1944, 1700, 353, 250)
+    with pytest.raises(GraphTooLargeError, match="fatal error"):
+        check_size(1944, 1700, 354, 250)
+    with pytest.raises(GraphTooLargeError, match="obj_new"):
+        check_size(1944, 1900, 300, 250)
