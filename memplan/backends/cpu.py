@@ -1,7 +1,8 @@
 """The CPU backend: it computes almost everything, reads host memory and repacked weights, and never asks for more.
 
-Follows ggml/src/ggml-cpu/ggml-cpu.cpp (``ggml_backend_cpu_device_supports_op``, ``..._supports_buft``) and repack.cpp
-(``extra_buffer_type::supports_op``, ``ggml_repack_get_optimal_repack_type``), read from b9842 to v0.5.0.
+Follows ggml/src/ggml-cpu/ggml-cpu.cpp (``ggml_backend_cpu_device_supports_op``, ``..._supports_buft``) and
+ggml/src/ggml-cpu/repack.cpp (``extra_buffer_type::supports_op``, ``ggml_repack_get_optimal_repack_type``), read from
+b9842 to v0.5.0.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ matrices. Not modelled: ``ggml_metal_graph_optimize``, which reorders nodes, and
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan.backends import ruled
@@ -133,7 +134,7 @@ class MetalBackend(RuledBackend):
         own = dict(_RULES)
         switches = other_backends(release)
         if switches.metal_indexer:
-            own["LIGHTNING_INDEXER"] = _lightning_indexer
+            own["LIGHTNING_INDEXER"] = partial(_lightning_indexer, any_heads=switches.metal_indexer_heads)
         if switches.metal_hyper_connections:
             own |= _HYPER_CONNECTIONS
         if not switches.metal_adds_halves:
@@ -216,9 +217,9 @@ def _set_rows_of_f32(t: Tensor) -> bool:
     return t.src[0].type is F32 and t.src[1].type in (I32, I64) and (t.type in _KV or t.type in (IQ4_NL, TQ2_0))
 
 
-def _lightning_indexer(t: Tensor) -> bool:
+def _lightning_indexer(t: Tensor, any_heads: bool) -> bool:
     q, k, w = t.src[0], t.src[1], t.src[2]
-    if q.ne[0] != 128 or q.ne[1] != 64 or len(t.src) < 4 or t.src[3].type is not F16:
+    if q.ne[0] != 128 or (q.ne[1] != 64 and not any_heads) or len(t.src) < 4 or t.src[3].type is not F16:
         return False
     if q.type is not F32 or w.type is not F32 or t.type is not F32 or k.type not in _KV:
         return False

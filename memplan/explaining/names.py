@@ -41,7 +41,8 @@ MEANINGS: Mapping[str, str] = {
         " there from the start"
     ),
 }
-"""What inputs without a name are (src/models/deepseek4.cpp: dsv4_build_kq_zero_bias, build_top_k_mask)."""
+"""What inputs without a name are (src/models/deepseek4.cpp: build_top_k_mask; in older builds
+``dsv4_build_kq_zero_bias``)."""
 
 
 def purposes(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, int | None]]:

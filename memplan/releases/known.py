@@ -297,7 +297,8 @@ B11434 = replace(
         "Pipeline parallelism keeps copies of every input of the graph, the embeddings too, which a batch of tokens"
         " does not read: CUDA_Host's compute buffer grows by 12 bytes for each token of the ubatch and each value of"
         " its embedding (24 MiB for DeepSeek-V4-Flash at a ubatch of 512). CUDA computes a shared expert beside"
-        " routed ones where both are quantised to one type, so compute buffers of such files change a little."
+        " routed ones where both are quantised to one type, so compute buffers of such files change a little. Vulkan's"
+        " order of nodes changes around hyper-connections. Metal's fused indexer takes any number of heads."
     ),
     copies_unread_inputs=True,
     cuda_joins_shared_experts=True,

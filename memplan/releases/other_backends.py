@@ -39,6 +39,9 @@ class OtherBackends:
     metal_indexer: bool
     """Metal has the lightning indexer (ggml-metal-device.m: ggml_metal_device_supports_op)."""
 
+    metal_indexer_heads: bool
+    """It takes any number of heads; before, 64 alone (same function)."""
+
     metal_hyper_connections: bool
     """It has the hyper-connections (same function)."""
 
@@ -90,6 +93,7 @@ class OtherBackends:
 
 _OLDEST = OtherBackends(
     metal_indexer=False,
+    metal_indexer_heads=False,
     metal_hyper_connections=False,
     metal_adds_halves=False,
     metal_sets_f16_rows=False,
@@ -120,6 +124,7 @@ SINCE: tuple[tuple[int, Mapping[str, Any]], ...] = (
     (10852, {"rpc_events": True, "rpc_asks": MAY_EXPAND}),
     (11200, {"metal_expert_scales": True}),
     (11200, {"vulkan_hyper_connections": True, "vulkan_order": VulkanOrder.NORMS}),
+    (11434, {"metal_indexer_heads": True, "vulkan_order": VulkanOrder.GATES}),
 )
 """What each build turned, oldest first."""
 

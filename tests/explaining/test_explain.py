@@ -25,7 +25,7 @@ from memplan.rig import parse_gpus
 from tests.llama.golden import GOLDEN, Case, cases
 
 EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "6"))
-FILES = sorted(path.stem for path in GOLDEN.glob("*.jsonl") if path.stem != "rpc")  # whose rigs are not all CUDA
+FILES = sorted(path.stem for path in GOLDEN.glob("*.jsonl") if path.stem not in ("rpc", "vulkan"))  # rigs of CUDA alone
 BY_NAME = {release.name: release for release in RELEASES}
 CASES = [
     case
