@@ -126,7 +126,7 @@ def answer(question: Question, plain: bool = False) -> Answer:
     return replace(found, estimate=replace(result, notes=(*notes, *question.notes), approximate=inexact))
 
 
-def check_types(header: object, flags: object, rig: object, release: object = "latest") -> None:
+def check_types(header: object, flags: object, rig: object, release: object) -> None:
     """Raises TypeError, saying which argument is none and where one comes from."""
     for name, value, kind, source in (
         ("header", header, Header, "memplan.read_model"),

@@ -18,7 +18,7 @@ FOLDER = TOP / "presets"
 
 def make(file: PresetFile) -> str:
     """The text of one file."""
-    sections = [(n_ctx, slots, preset_plan(file, n_ctx, slots)) for n_ctx, slots in SETTINGS]
+    sections = [(n_ctx, slots, preset_plan(file, n_ctx, slots, "latest")) for n_ctx, slots in SETTINGS]
     return preset_text(file, LATEST, sections)
 
 

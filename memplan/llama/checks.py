@@ -15,7 +15,7 @@ from memplan.llama.context import ContextParams
 from memplan.llama.placement import overridden
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal, died
 from memplan.llama.weights import OUTPUT, ModelTensor
-from memplan.releases import LATEST, Release
+from memplan.releases import Release
 
 if TYPE_CHECKING:
     from memplan.llama.flags import Flags
@@ -62,7 +62,7 @@ def check_split_rows(
     return None
 
 
-def check_context(hp: HParams, flags: Flags, release: Release = LATEST, one_cache_type: bool = False) -> Refusal | None:
+def check_context(hp: HParams, flags: Flags, release: Release, one_cache_type: bool = False) -> Refusal | None:
     """Why llama.cpp makes no context of this model with these flags, checked in its own order; None if it does.
 
     ``one_cache_type``: whether the architecture wants K and V caches of one type.
@@ -108,7 +108,7 @@ def check_context(hp: HParams, flags: Flags, release: Release = LATEST, one_cach
     return None
 
 
-def check_load(hp: HParams, release: Release = LATEST) -> Refusal | None:
+def check_load(hp: HParams, release: Release) -> Refusal | None:
     """Why llama.cpp dies of these hyper-parameters while it loads them (``load_hparams``); None if it does not."""
     if max(hp.n_expert_used) > hp.n_expert:
         used = "n_expert_used_max" if release.experts_used_by_layer else "hparams.n_expert_used"
@@ -116,7 +116,7 @@ def check_load(hp: HParams, release: Release = LATEST) -> Refusal | None:
     return None
 
 
-def flash_attn(flags: Flags, release: Release = LATEST) -> Literal["auto", "on", "off"]:
+def flash_attn(flags: Flags, release: Release) -> Literal["auto", "on", "off"]:
     """``-fa`` as the context takes it: a quantised cache may turn ``auto`` into ``on``, which is not probed."""
     settled = release.equal_cache_types and flags.flash_attn == "auto" and BY_NAME[flags.type_v].is_quantized
     return "on" if settled else flags.flash_attn

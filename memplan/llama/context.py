@@ -18,7 +18,7 @@ from memplan.ggml.sched import Sched, SchedAbortError
 from memplan.ggml.tensor import Tensor
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
-from memplan.releases import LATEST, Release
+from memplan.releases import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class Context:
         parallel: bool,
         op_offload: bool,
         offload_kqv: bool,
-        release: Release = LATEST,
+        release: Release,
         plain: bool = False,
         planners: Planners | None = None,
     ) -> None:

@@ -112,6 +112,8 @@ class Flags:
             changed = [name for name in _WRITTEN if getattr(read, name) != getattr(self, name)]
             if not changed:
                 return argv
+            if "kv_unified" in changed and not self.kv_unified and "n_parallel" not in changed:
+                changed.append("n_parallel")  # llama-server's own slots are unified
             for name in changed:
                 value = getattr(self, name)
                 if name in _ADDED and value[: (count := len(getattr(read, name)))] == getattr(read, name):
@@ -453,7 +455,7 @@ _WRITTEN: Final[Mapping[str, Callable[[Any], tuple[str, ...]]]] = {
     "n_batch": _one("-b"),
     "n_ubatch": _one("-ub"),
     "n_parallel": _one("-np"),
-    "kv_unified": _switch("-kvu", "-no-kvu"),
+    "kv_unified": _switch("-kvu"),
     "flash_attn": _one("-fa"),
     "type_k": _one("-ctk"),
     "type_v": _one("-ctv"),

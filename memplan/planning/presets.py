@@ -106,7 +106,7 @@ def preset_files() -> Iterator[PresetFile]:
             yield PresetFile(f"{rig}.{model.replace(':', '-')}", model, by_name[rig])
 
 
-def preset_plan(file: PresetFile, n_ctx: int, slots: int, release: str | Release = "latest") -> Plan | NoPlan:
+def preset_plan(file: PresetFile, n_ctx: int, slots: int, release: str | Release) -> Plan | NoPlan:
     """The plan of one section."""
     rig = file.rig.rig()
     bandwidth = (file.rig.gpu_bandwidth,) if file.rig.gpu_bandwidth else ()

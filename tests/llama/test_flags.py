@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from memplan.errors import FlagError
 from memplan.llama import flag_table as table
@@ -268,3 +271,85 @@ def test_devices_are_checked_against_the_rig() -> None:
     ):
         with pytest.raises(FlagError, match=said):
             check_devices(parsed(line), 2)
+
+
+def lines(*choices: str) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(choices), max_size=6).map(" ".join)
+
+
+GIVEN = lines(
+    *(
+        "-c 4096",
+        "--ctx_size 8192",
+        "-c 0",
+        "-b 1024",
+        "-ub 256",
+        "-ub 0",
+        "-np 3",
+        "-np -1",
+        "-kvu",
+        "-no-kvu",
+        "-fa 1",
+    ),
+    *("-fa 1", "-ctk q8_0", "-ctv q8_0", "-ngl all", "-ngl 7", "-sm none", "-mg 1", "-ts 3/1,0.1", "-ot a=CPU,b=CUDA0"),
+    *("-ncmoe 2", "-cmoe", "-ncffn 1", "-dev none", "-dev CUDA1", "--rpc h:1,g:2", "--rpc i:3", "-nkvo", "-kvo"),
+    *("--no-op-offload", "--swa-full", "--no-host", "-nr", "-cram 5", "--mlock", "--fit off", "-fitt 1,2", "-m a.gguf"),
+    *("--override-kv a.b=int:3", "--override-kv c=str:x", "--spec-type draft-eagle3", "--spec-draft-n-max 16"),
+    *("--kv-unified-per-slot 1024", "--lora x", "--pooling mean", "--control-vector-layer-range 1 2", "--jinja"),
+)
+CHANGES: dict[str, st.SearchStrategy[Any]] = {
+    "n_ctx": st.integers(0, 1 << 20),
+    "n_ubatch": st.integers(1, 4096),
+    "n_parallel": st.integers(1, 256),
+    "kv_unified": st.booleans(),
+    "flash_attn": st.sampled_from(["auto", "on", "off"]),
+    "type_k": st.sampled_from(table.CACHE_TYPES),
+    "n_gpu_layers": st.integers(0, 999),
+    "tensor_split": st.lists(st.floats(0, 1e9, width=32), max_size=4).map(tuple),
+    "devices": st.sampled_from([None, (), ("CUDA1", "CUDA0")]),
+    "offload_kqv": st.booleans(),
+    "op_offload": st.booleans(),
+    "swa_full": st.booleans(),
+    "repack": st.booleans(),
+    "load_mode": st.sampled_from(["auto", "none", "dio"]),
+    "kv_overrides": st.just((("a", True), ("b.c", -1.5), ("d", 'a,"b"'))),
+    "fit": st.booleans(),
+    "fit_target": st.just((7,)),
+    "rpc": st.sampled_from([(), ("h:1",), ("h:1", "g:2", "j:9")]),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(GIVEN, st.sampled_from(["server", "cli"]), st.fixed_dictionaries({}, optional=CHANGES), st.booleans())
+def test_flags_are_written_back_as_words(line: str, app: str, changes: dict[str, Any], rule: bool) -> None:
+    try:
+        flags = parsed(line, app)
+    except FlagError:  # -np -1 of llama-cli
+        return
+    assert flags.words() == tuple(line.split())
+    assert parse_flags(flags.words(), app) == flags
+    if rule:
+        changes["overrides"] = (*flags.overrides, (r"\.3\.", "CUDA1"))
+    if flags.embeddings:  # limits the batch to the ubatch
+        changes.pop("n_ubatch", None)
+    changed = flags.with_(**changes)
+    assert {name: getattr(changed, name) for name in changes} == changes
+    same = {f.name for f in fields(Flags)} - changes.keys() - {"given", "argv", "inexact"}
+    assert [getattr(changed, name) for name in same] == [getattr(flags, name) for name in same]
+    assert parse_flags(changed.words(), app) == changed
+    assert hash(changed) == hash(parse_flags(changed.words(), app))
+
+
+def test_words_are_kept_as_they_were_spelled() -> None:
+    flags = parsed("--ctx_size 4096 -ncmoe 2 -np 2 -ot a=CPU -kvu")
+    assert flags.with_(n_ctx=8192).words() == tuple(["-ncmoe", "2", "-np", "2", "-ot", "a=CPU", "-kvu", "-c", "8192"])
+    more = flags.with_(overrides=(*flags.overrides, ("b", "CUDA0")))
+    assert more.words() == (*flags.words(), "-ot", "b=CUDA0")
+    assert more.with_(overrides=(("b", "CUDA0"),)).words() == tuple(
+        ["--ctx_size", "4096", "-np", "2", "-kvu", "-ot", "b=CUDA0"]
+    )
+    assert flags.without({"-ncmoe", "-ot"}).words() == tuple(["--ctx_size", "4096", "-np", "2", "-kvu"])
+    assert flags.with_words("-np", "3").kv_unified and not parsed("-np 3").kv_unified
+    assert Flags(n_ctx=4096, type_k="q8_0").words() == ("-c", "4096", "-ctk", "q8_0")
+    with pytest.raises(FlagError, match=r"-c 4096 -ts 0.1: no flags say tensor_split=\(0.1,\)"):
+        parsed("-c 4096").with_(tensor_split=(0.1,))  # no 32-bit float

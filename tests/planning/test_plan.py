@@ -11,9 +11,11 @@ from memplan import estimator
 from memplan.errors import FlagError
 from memplan.estimator import model_of, workshop_of
 from memplan.llama.placement import Placement, place
+from memplan.planning.ledger import Ledger, open_ledger
 from memplan.planning.plan import NoPlan, Plan, make_plan
 from memplan.planning.problem import Problem, leaves_margins
 from memplan.planning.search import Search
+from memplan.releases import RELEASES
 from memplan.result import Estimate
 from tests.planning.rigs import MIB, asked, problem, questions
 
@@ -278,3 +280,29 @@ def test_how_much_is_missing_and_what_would_do_is_said() -> None:
     both = make_plan(problem("-c 65536 -np 1 -ngl 99", ["RTX 3090:24268:23000"], host=60000))
     assert isinstance(both, NoPlan)
     assert "the host is" in both.why
+
+
+@pytest.mark.parametrize("release", [r.name for r in RELEASES])
+def test_layer_costs_are_those_of_the_release(release: str) -> None:
+    """Of every release's own caches, states and tensors: what one GPU with everything holds, to the byte."""
+    of = problem(DRAFTING, ["H200:400000"], release=release)
+    costs = open_ledger(of.question)
+    assert isinstance(costs, Ledger)
+    everything = fresh(of, ()).devices[0]
+    assert (
+        sum(costs.dense) + sum(e.size for layer in costs.experts for e in layer)
+        == everything.model + everything.context
+    )
+
+
+DRAFTING = "-c 32768 -np 8 --spec-type draft-eagle3 --spec-draft-n-max 16"
+"""Of a release from b10361 on compressor states have a snapshot for each drafted token."""
+
+
+def test_a_plan_for_an_older_release_fills_what_its_smaller_states_leave() -> None:
+    of = problem(DRAFTING, release="b10068")
+    plan = make_plan(of)
+    assert isinstance(plan, Plan)
+    check(of, plan)
+    assert sum(share.expert_bytes for share in plan.shares[:-1]) == 36576 * MIB
+    assert plan.estimate.llama == "b10068"

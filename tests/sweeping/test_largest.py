@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from memplan.backends.devices import Gpu, Rig
 from memplan.errors import FlagError
+from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.question import Question
@@ -23,7 +24,7 @@ from memplan.sweeping.largest import (
     largest_of,
     slack,
 )
-from memplan.sweeping.sweep import Sweeper
+from memplan.sweeping.sweep import Sweeper, sweep
 from tests.estimates import REFUSAL, made_up
 
 FREE = 10_000
@@ -154,3 +155,27 @@ def test_the_smallest_setting_in_one_call() -> None:
 def test_a_ubatch_is_tried_up_to_the_batch() -> None:
     found = find_limit(MODEL, ["-np", "1", "-c", "65536", "-cmoe", "-b", "1024"], parse_gpus(["2*RTX 3090"]), "ub")
     assert (found.value, found.beyond, found.estimate.n_ubatch) == (1024, None, 1024)
+
+
+OLDER = ("b9988", ["-c", "32768", "-np", "8", "-cmoe", "--spec-type", "draft-eagle3", "--spec-draft-n-max", "16"])
+"""Whose states have no snapshot for each drafted token; with them a few MiB fewer experts fit."""
+
+
+def test_a_limit_and_a_sweep_for_an_older_release_are_that_release_s() -> None:
+    release, flags = OLDER
+    rig = parse_gpus(["RTX 3090"])
+    found = find_limit(MODEL, flags, rig, "np", [2, 4, 8], release=release)
+    assert found.value is not None
+    told = estimate(MODEL, parse_flags([*flags, "-np", str(found.value)]), rig, release)
+    assert (found.estimate.llama, found.estimate.buffers) == (release, told.buffers)
+    point = sweep(MODEL, flags, rig, {"np": [found.value], "llama": "v0.5.0,b9988"}).points[1]
+    assert point.estimate.buffers == told.buffers
+    for name in ("ctx", "ncmoe"):
+        assert (
+            find_limit(MODEL, flags, rig, name, [found.estimate.n_ctx, 43], release=release).estimate.llama == release
+        )
+
+
+def test_contexts_go_up_to_what_the_flags_make_of_the_model() -> None:
+    shorter = question("--override-kv deepseek4.context_length=int:65536", "RTX 3090")
+    assert candidates(Sweeper(shorter, []), "ctx")[1][-1] == 65536
