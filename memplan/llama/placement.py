@@ -261,7 +261,7 @@ def _cpu_list(devices: Sequence[Device], cpu: Device, flags: Flags) -> BufferLis
 def _select(bufts: BufferList, t: ModelTensor) -> BufferType | None:
     """The first buffer type with which its device can compute the tensor's op (``select_weight_buft``)."""
     for backend, buft in bufts:
-        if weight_supported(backend, buft, t.type, t.ne, t.op):
+        if weight_supported(backend, buft, t.type, t.ne, t.op, t.ssm):
             return buft
     return None
 

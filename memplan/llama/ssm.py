@@ -7,6 +7,7 @@ Follows src/llama-hparams.cpp (``n_embd_r``, ``n_embd_s``, ``is_recr``) and the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from memplan.llama.hparams import HParams
 from memplan.llama.keys import Keys
@@ -44,7 +45,7 @@ class SSMHParams(HParams):
         return self.ssm_d_state * self.ssm_d_inner
 
 
-def ssm_keys(k: Keys) -> dict[str, int]:
+def ssm_keys(k: Keys) -> dict[str, Any]:
     """The sizes by field, all of which a model must have."""
     return {
         "ssm_d_conv": k.u32("ssm.conv_kernel"),

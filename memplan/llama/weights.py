@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import chain
 from math import prod
 
+from memplan.backends.weights import StateSpace
 from memplan.errors import BadTensorShape, MissingTensor
 from memplan.ggml.tensor import Shape
 from memplan.gguf.header import Header, TensorInfo, names_file
@@ -34,7 +35,7 @@ class ModelTensor:
 
     ``ne``: extents as the graph sees them, whatever the file says.  ``op``: the op that decides which buffer types can
     hold it.  ``layer``: its block, or INPUT, or OUTPUT.  ``nbytes``: bytes of data.  ``role``: what the graph asks for
-    it by; its name, but for what is loaded once more (the embedding as the output).
+    it by; its name, but for what is loaded once more (the embedding as the output).  ``ssm``: as ``Wanted`` has it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ModelTensor:
     layer: int
     nbytes: int
     role: str
+    ssm: StateSpace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Wanted:
     op: str = ""
     role: str = ""
     layer: int | None = None
+    ssm: StateSpace | None = None
+    """The sizes that decide where the decays of a state space may lie (SSM_SCAN)."""
     stored: tuple[int, ...] = ()
     """The shape that files have, where the one that is asked for is made of it (``reshape``)."""
 
@@ -161,7 +165,8 @@ def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted]) -> Model
         nbytes = info.type.row_size(ne[0]) * ne[1] * ne[2] * ne[3]
         _, kind, suffix = parts_of(w.role or w.name)
         layer = layer_of(w.role or w.name) if w.layer is None else w.layer
-        loaded.append(ModelTensor(w.name, info.type, ne, w.op or op_of(kind, suffix), layer, nbytes, w.role or w.name))
+        op, role = w.op or op_of(kind, suffix), w.role or w.name
+        loaded.append(ModelTensor(w.name, info.type, ne, op, layer, nbytes, role, w.ssm))
     return ModelTensors(tuple(loaded), tuple(skipped), _count(len(header.tensors), len(loaded) - again + len(skipped)))
 
 

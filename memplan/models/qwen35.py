@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memplan.ggml import ops
-from memplan.ggml.tensor import FLAG_OUTPUT
 from memplan.llama.context import GATED_DELTA_NET, Fused
 from memplan.llama.graph.delta_net import DeltaNet
 from memplan.llama.hparams import common
@@ -91,13 +90,7 @@ class DeltaNetGraph(ModelGraph[H], DeltaNet[H]):
         """The last norm, whose result drafts read, before the tokens that are asked for are taken out."""
         if not self.hidden_states_of_all:
             return self.build_output(given[0])
-        hidden = self.cb(self.norm(given[0], self.leaf("output_norm.weight"), -1), "h_nextn", -1)
-        rows = self.cb(ops.get_rows(hidden, self.inp_out_ids), "result_norm", -1)
-        logits = self.cb(self.mm(-1, "output", rows), "result_output", -1)
-        for t in (hidden, rows, logits):
-            t.flags |= FLAG_OUTPUT
-        self.graph.expand(logits)
-        return logits
+        return self.build_output_of_all(given[0], self.inp_out_ids)
 
     # --- attention ----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memplan.models.base import Architecture
     from memplan.releases import Release
 
-ARCHITECTURES = ("deepseek4", "qwen3moe", "qwen3next", "qwen35", "qwen35moe")
+ARCHITECTURES = ("deepseek4", "nemotron_h", "nemotron_h_moe", "qwen3moe", "qwen3next", "qwen35", "qwen35moe")
 """Those that are modelled; each is ``ARCHITECTURE`` of the module of its name, with ``_`` for ``-``."""
 
 

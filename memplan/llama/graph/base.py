@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from memplan.ggml import ops
 from memplan.ggml.graph import UNLIMITED, Graph
-from memplan.ggml.tensor import Tensor
+from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
 from memplan.gguf.types import F32, I32
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.kv import KVCache, cells_read
@@ -188,3 +188,13 @@ class GraphBase(Generic[H]):
         cur = self.cb(self.mm(-1, "output", cur), "result_output", -1)
         self.graph.expand(cur)
         return cur
+
+    def build_output_of_all(self, cur: Tensor, out_ids: Tensor) -> Tensor:
+        """The same where drafts read the last norm of all tokens; the logits are of those that are asked for."""
+        hidden = self.cb(self.norm(cur, self.leaf("output_norm.weight"), -1), "h_nextn", -1)
+        rows = self.cb(ops.get_rows(hidden, out_ids), "result_norm", -1)
+        logits = self.cb(self.mm(-1, "output", rows), "result_output", -1)
+        for t in (hidden, rows, logits):
+            t.flags |= FLAG_OUTPUT
+        self.graph.expand(logits)
+        return logits

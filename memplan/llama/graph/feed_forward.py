@@ -57,8 +57,9 @@ class FeedForward(GraphBase[H]):
     def activated(self, cur: Tensor, act: str, name: str, il: int) -> Tensor:
         """A unit without a gate."""
         if act == "RELU_SQR":
-            cur = self.cb(ops.unary(cur, "RELU"), f"{name}_relu", il)
-            return self.cb(ops.sqr(cur), f"{name}_relu_sqr", il)
+            if name == "ffn_moe":
+                return self.cb(ops.sqr(ops.unary(cur, "RELU")), "ffn_moe_relu_sqr", il)
+            return self.cb(ops.sqr(self.cb(ops.unary(cur, "RELU"), "ffn_relu", il)), "ffn_sqr(relu)", il)
         if act in ("SWIGLU", "GEGLU"):
             return self.cb(ops.glu(cur, None, act), f"{name}_{act.lower()}", il)
         return self.cb(ops.unary(cur, act), f"{name}_{act.lower()}", il)
