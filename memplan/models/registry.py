@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from memplan.models.base import Architecture
     from memplan.releases import Release
 
-ARCHITECTURES = ("deepseek4", "nemotron_h", "nemotron_h_moe", "qwen3moe", "qwen3next", "qwen35", "qwen35moe")
+ARCHITECTURES = (
+    "deepseek2",
+    "deepseek4",
+    "mistral4",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "qwen35",
+    "qwen35moe",
+    "qwen3moe",
+    "qwen3next",
+)
 """Those that are modelled; each is ``ARCHITECTURE`` of the module of its name, with ``_`` for ``-``."""
 
 

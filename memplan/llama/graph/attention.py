@@ -92,6 +92,13 @@ class Attention(GraphBase[H]):
             v_rot=_rot(cache.v_rot, f"attn_inp_v_rot{tag}"),
         )
 
+    def build_attn_inp_k(self, cache: KVCache) -> AttnInputs:
+        """The same for a cache of latent keys, which are never turned (``build_attn_inp_k``)."""
+        tag = f"_{cache.name}" if cache.name else ""
+        k_idxs = ops.new_input(I64, self.batch.n_tokens, name=f"attn_inp_k_idxs{tag}")
+        mask = self.build_kq_mask(cache, f"attn_inp_kq_mask{tag}")
+        return AttnInputs(f"@{cache.name}" if cache.name else "", k_idxs, None, mask, None, None)
+
     def build_kq_mask(self, cache: KVCache, name: str) -> Tensor:
         """(cells, tokens of a stream, 1, streams), in f16 for flash attention (``build_attn_inp_kq_mask``)."""
         kind = F16 if "FLASH_ATTN" in self.fused else F32
@@ -119,6 +126,35 @@ class Attention(GraphBase[H]):
         if out:
             cur = self.biased(self.mm(il, out, cur), il, out)
         return cur
+
+    def build_attn_k(
+        self,
+        inp: AttnInputs,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        v_mla: Tensor,
+        il: int,
+        *,
+        mask: Tensor | None = None,
+        n_kv_max: int = 0,
+        out: str = "attn_output",
+    ) -> Tensor:
+        """Attention over latent keys, of which the values are the first part (``build_attn`` with one cache of keys).
+
+        ``v_mla``: what results are multiplied with.  ``mask``: in place of the inputs' own, with at most ``n_kv_max``
+        cells open.
+        """
+        graph = self.graph
+        for t in (q, v, k):
+            graph.expand(t)
+        graph.expand(self.cpy_k(f"cache_k{inp.suffix}", k, inp.k_idxs, il))
+        keys = self.get_k(f"cache_k{inp.suffix}", k.ne[0], 1, il)
+        values = ops.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb)
+        cur = self.build_attn_mha(
+            q, keys, values, inp.kq_mask if mask is None else mask, il, v_mla=v_mla, n_kv_max=n_kv_max
+        )
+        return self.biased(self.mm(il, out, self.cb(cur, "kqv_out", il)), il, out)
 
     def attend(self, inp: AttnInputs, q: Tensor, il: int) -> Tensor:
         """Attention over what a cache holds; its values are turned back where they were turned."""

@@ -178,6 +178,10 @@ class GraphBase(Generic[H]):
             held += batch.others
         return cells_read(cache.size, held), 1 if shared else batch.n_seqs
 
+    def build_inp_attn_scale(self) -> Tensor:
+        """What queries are multiplied with, by position (``build_inp_attn_scale``)."""
+        return ops.new_input(F32, 1, 1, self.batch.n_tokens, name="inp_attn_scale")
+
     def build_inp_out_ids(self) -> Tensor:
         """Which tokens are asked for (``build_inp_out_ids``)."""
         return ops.new_input(I32, self.batch.n_outputs, name="out_ids")

@@ -12,6 +12,9 @@ from memplan.llama.graph.base import GraphBase, H
 _NO_LIMIT = 1e-6
 """Limits of a gated unit that are at most this are none."""
 
+GATINGS = {1: "SOFTMAX", 2: "SIGMOID", 3: "SOFTMAX_WEIGHT", 4: "SQRT_SOFTPLUS"}
+"""How experts are weighted, by ``expert_gating_func``."""
+
 _GATED = {"SILU": "SWIGLU", "GELU": "GEGLU", "RELU": "REGLU", "SWIGLU_OAI": "SWIGLU_OAI"}
 
 
@@ -117,7 +120,7 @@ class FeedForward(GraphBase[H]):
         if weight_before_ffn:
             cur = self.cb(ops.mul(ops.repeat_4d(cur, (n_embd, used, n, 1)), weights), "ffn_moe_weighted", il)
         cur = self.expert_units(cur, selected, act, il)
-        experts = self.cb(self.mm_id(il, "ffn_down_exps", cur, selected), "ffn_moe_down", il)
+        experts = self.cb(self.experts_down(cur, selected, il), "ffn_moe_down", il)
         experts = self._with_expert_bias(experts, il, "down", selected)
         if not weight_before_ffn:
             experts = self.cb(ops.mul(experts, weights), "ffn_moe_weighted", il)
@@ -166,6 +169,10 @@ class FeedForward(GraphBase[H]):
         selected = ops.argsort_top_k(probs, hp.n_expert_used[il])
         self.cb(selected.src[0], "ffn_moe_argsort", il)
         return selected
+
+    def experts_down(self, cur: Tensor, selected: Tensor, il: int) -> Tensor:
+        """The chosen experts' results."""
+        return self.mm_id(il, "ffn_down_exps", cur, selected)
 
     def expert_units(self, cur: Tensor, selected: Tensor, act: str, il: int) -> Tensor:
         """The chosen experts' gated units: up and gate from one product, from two, or up alone."""
