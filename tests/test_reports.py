@@ -157,3 +157,17 @@ def test_all_experts_on_the_host_in_10236(model: Header, pinned: float) -> None:
     assert found.buffers["CUDA_Host"].model == pinned * MIB
     assert "CPU" not in found.buffers
     assert "taken as b10235" in found.approximate
+
+
+def test_two_makers_cards_are_two_backends() -> None:
+    """What stopped the loads of one rig of RTX PRO 6000 and Strix Halo: `failed to allocate` these buffers."""
+    gpus = parse_gpus(["RTX PRO 6000", "Strix Halo:126976:126000:ROCm"])
+    words = "-c 131072 -np 4 -ngl 99 -fa on -lm none -b 4096 -ub 2048"
+    on_host = estimate(header("mxfp4"), flags(f"{words} -ncmoe 18 -dev CUDA0,ROCm0"), gpus, "b10441")
+    assert on_host.buffers["CUDA_Host"].model == 62664998912
+    experts = r"-ot blk\.(2[5-9]|3[0-9]|4[0-2])\.ffn_.*_exps\.weight=ROCm0 -dev CUDA0,ROCm0 -ts 1,0"
+    on_other = estimate(header("mxfp4"), flags(f"{words} {experts}"), gpus, "v0.5.0")
+    assert on_other.buffers["ROCm0"].model == 61605937152
+    assert on_other.splits == (38, 38)
+    unused = estimate(header("mxfp4"), flags(f"{words} -ncmoe 18"), gpus, "b10441")
+    assert "ROCm0" not in unused.buffers  # an integrated GPU beside another

@@ -58,12 +58,12 @@ CPU_REPACK = HostBuffer("CPU_REPACK", is_host=False)
 
 
 class CudaBuffer(BufferType):
-    """Memory of one CUDA device, ``CUDA0``, ``CUDA1``, ..."""
+    """Memory of one device of CUDA, or of a backend written after it: ``CUDA0``, ``CUDA1``, ``ROCm0``, ..."""
 
     alignment = CUDA_ALIGNMENT
 
     def __init__(self, index: int, gpu: Gpu, release: Release) -> None:
-        self.index = index
+        self.backend = gpu.backend
         self.name = f"{gpu.backend}{index}"
         self._gpu = gpu
         self._release = release

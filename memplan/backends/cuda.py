@@ -120,14 +120,14 @@ class CudaBackend(Backend):
             buffer = s.buffer
             if buffer is not None:
                 buft = buffer.buft
-                if buft is not self.buft and isinstance(buft, CudaBuffer) and buft.index != self.index:
+                if isinstance(buft, CudaBuffer) and buft.backend == self.gpu.backend and buft.name != self.name:
                     return False
         rule = self._rules.get(t.op)
         return rule is not None and rule(t)
 
     def supports_buft(self, buft: BufferType) -> bool:
         """Its own memory alone: neither another GPU's nor pinned host memory."""
-        return buft is self.buft or (isinstance(buft, CudaBuffer) and buft.index == self.index)
+        return isinstance(buft, CudaBuffer) and buft.name == self.name
 
     def offload_op(self, t: Tensor) -> bool:
         """Whether ``t`` has at least 32 rows; for matrix products and rope, at least 32 in the batched dimension."""

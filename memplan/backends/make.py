@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.backends.buffers import CUDA_HOST, HostBuffer
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
-LIKENESS = (8, 6)
-"""The compute capability that devices of backends written after CUDA's are planned with."""
+MAX_PEERS = 8
+"""GPUs that one CUDA device may have as peers on machines without NVSwitch (cudaErrorTooManyPeers)."""
 
-_PINNED = {CUDA: CUDA_HOST, ROCM: HostBuffer("ROCm_Host"), SYCL: HostBuffer("SYCL_Host")}
+_ROCM_HOST, _SYCL_HOST = HostBuffer("ROCm_Host"), HostBuffer("SYCL_Host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,11 @@ def make_backends(gpus: tuple[Gpu, ...], release: Release, without_ops: frozense
     if all(gpu.backend == CUDA for gpu in gpus):
         return tuple(Made(CudaBackend(i, gpu, release, without_ops), CUDA_HOST) for i, gpu in enumerate(gpus))
     from memplan.backends.metal import MetalBackend
+    from memplan.backends.rocm import RocmBackend, SyclBackend
     from memplan.backends.rpc import RpcBackend
     from memplan.backends.vulkan import VulkanBackend, VulkanHost
 
+    kinds = {CUDA: (CudaBackend, CUDA_HOST), ROCM: (RocmBackend, _ROCM_HOST), SYCL: (SyclBackend, _SYCL_HOST)}
     vulkan = next((gpu for gpu in gpus if gpu.backend == VULKAN), None)
     vulkan_host = VulkanHost(vulkan) if vulkan is not None else None
     made = []
@@ -55,9 +57,8 @@ def make_backends(gpus: tuple[Gpu, ...], release: Release, without_ops: frozense
             events = other_backends(release).rpc_events
             made.append(Made(RpcBackend(name, buffer, gpu, release, without_ops), None, events))
         else:
-            index = int(name.removeprefix(gpu.backend))
-            like = gpu if gpu.backend == CUDA else replace(gpu, compute_capability=LIKENESS)
-            made.append(Made(CudaBackend(index, like, release, without_ops), _PINNED[gpu.backend]))
+            kind, host = kinds[gpu.backend]
+            made.append(Made(kind(int(name.removeprefix(gpu.backend)), gpu, release, without_ops), host))
     return tuple(made)
 
 
@@ -66,15 +67,14 @@ def approximate(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     kinds = dict.fromkeys(gpu.backend for gpu in gpus if gpu.backend != CUDA)
     if not kinds:
         return ()
-    from memplan.backends import metal, rpc
+    from memplan.backends import metal, rocm, rpc
 
-    like_cuda = "is not modelled: its devices are planned as CUDA ones of compute capability {}.{}".format(*LIKENESS)
     reasons = {
         VULKAN: _assumed(gpus),
         METAL: metal.APPROXIMATE,
         RPC: rpc.APPROXIMATE,
-        ROCM: f"ROCm {like_cuda}",
-        SYCL: f"SYCL {like_cuda}",
+        ROCM: rocm.ROCM_APPROXIMATE,
+        SYCL: rocm.SYCL_APPROXIMATE,
     }
     return tuple(reason for kind in kinds if (reason := reasons[kind]))
 
@@ -93,9 +93,15 @@ def _assumed(gpus: tuple[Gpu, ...]) -> str:
 
 
 def driver_notes(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """Whose limits the Vulkan devices have, as their names tell."""
+    """What drivers do: whose limits Vulkan's devices have, as their names tell, and how many GPUs CUDA joins."""
     by_driver: dict[str, list[str]] = {}
     for name, gpu in zip(device_names(gpus), gpus, strict=True):
         if gpu.backend == VULKAN and gpu.vulkan_limits.known:
             by_driver.setdefault(gpu.vulkan_limits.driver, []).append(name)
-    return tuple(f"{', '.join(names)}: the limits are those of {driver}" for driver, names in by_driver.items())
+    notes = [f"{', '.join(names)}: the limits are those of {driver}" for driver, names in by_driver.items()]
+    if sum(gpu.backend == CUDA for gpu in gpus) > MAX_PEERS + 1:
+        notes.append(
+            f"on some machines a GPU has at most {MAX_PEERS} peers: then more of them in one process cannot copy to one"
+            " another directly (GGML_CUDA_P2P)"
+        )
+    return tuple(notes)

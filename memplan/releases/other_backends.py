@@ -34,7 +34,7 @@ class VulkanOrder(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherBackends:
-    """Switches of the Vulkan, Metal and RPC backends."""
+    """Switches of the Vulkan, Metal, ROCm, SYCL and RPC backends."""
 
     metal_indexer: bool
     """Metal has the lightning indexer (ggml-metal-device.m: ggml_metal_device_supports_op)."""
@@ -83,6 +83,16 @@ class OtherBackends:
     vulkan_order: VulkanOrder
     """How Vulkan orders nodes (ggml-vulkan.cpp: ggml_vk_graph_optimize)."""
 
+    rocm_sorts: int
+    """The longest rows that ROCm sorts (ggml-cuda.cu: ggml_backend_cuda_device_supports_op, without CUB)."""
+
+    rocm_large_top_k: bool
+    """Its TOP_K takes rows of any length; before, such as it sorts (same function)."""
+
+    sycl_fused: bool
+    """SYCL has the lightning indexer and the hyper-connections (ggml-sycl.cpp: ggml_backend_sycl_device_supports_op;
+    build 10289 has not, 10306 has)."""
+
     rpc_events: bool
     """RPC devices compute asynchronously and have events, which pipeline parallelism asks for
     (ggml-rpc.cpp: ggml_backend_rpc_device_get_props)."""
@@ -107,6 +117,9 @@ _OLDEST = OtherBackends(
     vulkan_indexer=False,
     vulkan_hyper_connections=False,
     vulkan_order=VulkanOrder.GATINGS,
+    rocm_sorts=1024,
+    rocm_large_top_k=False,
+    sycl_fused=False,
     rpc_events=False,
     rpc_asks=FLASH_ATTENTION,
 )
@@ -118,18 +131,20 @@ SINCE: tuple[tuple[int, Mapping[str, Any]], ...] = (
     (10223, {"vulkan_order": VulkanOrder.SQRT_SOFTPLUS}),
     (10235, {"metal_hyper_connections": True, "metal_adds_halves": True}),
     (10240, {"metal_indexer": True}),
+    (10361, {"sycl_fused": True}),
     (10549, {"metal_attention_f16_copies": True}),
     (10852, {"metal_attention_indices": True, "metal_concat_quantized": True}),
     (10852, {"vulkan_large_top_k": True, "vulkan_indexer": True, "vulkan_order": VulkanOrder.TOP_K}),
+    (10852, {"rocm_large_top_k": True}),
     (10852, {"rpc_events": True, "rpc_asks": MAY_EXPAND}),
     (11200, {"metal_expert_scales": True}),
     (11200, {"vulkan_hyper_connections": True, "vulkan_order": VulkanOrder.NORMS}),
-    (11434, {"metal_indexer_heads": True, "vulkan_order": VulkanOrder.GATES}),
+    (11434, {"metal_indexer_heads": True, "rocm_sorts": 1 << 14, "vulkan_order": VulkanOrder.GATES}),
 )
 """What each build turned, oldest first."""
 
 
-BACKENDS = ("metal", "vulkan", "rpc")
+BACKENDS = ("metal", "vulkan", "rocm", "sycl", "rpc")
 """Backends of which there are switches, as the names of those begin."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from memplan.backends.devices import Gpu
+from memplan.backends.make import make_backends
 from memplan.backends.metal import MetalBackend
 from memplan.backends.other_cards import find_other
 from memplan.backends.rpc import RpcBackend
@@ -136,7 +137,7 @@ def test_a_rig_file_tells_backends_and_servers(tmp_path: Path) -> None:
         (["RX 7900 XTX:200000"], "Vulkan: Vulkan0 is given the limits of Mesa's", {"Vulkan0", "Vulkan_Host"}),
         (["M2 Ultra"], "Metal: ", {"MTL0", "CPU"}),
         (["rpc:h:50052:97886", "RTX 3090"], "RPC: ", {"RPC0[h:50052]", "CUDA0", "CUDA_Host", "CPU"}),
-        (["RX 7900 XTX:200000::ROCm"], "ROCm is not modelled", {"ROCm0", "ROCm_Host"}),
+        (["RX 7900 XTX:200000::ROCm"], "ROCm: its rules are read", {"ROCm0", "ROCm_Host"}),
     ],
 )
 def test_answers_are_marked_and_never_cudas(gpus: list[str], reason: str, buffers: set[str]) -> None:
@@ -189,6 +190,30 @@ def test_an_iq4_nl_cache_is_attended_to_by_vulkan_since_b10361() -> None:
     q, kv = new_tensor(F32, 512, 4, 64), new_tensor(IQ4_NL, 512, 256, 1)
     attention = ops.flash_attn_ext(q, kv, kv, None, None, 0)
     assert [VulkanBackend("Vulkan0", XTX, r).supports_op(attention) for r in (B10068, B10361)] == [False, True]
+
+
+def sorts(spec: str, release: str, length: int) -> list[bool]:
+    """Whether the first device of a rig sorts rows, and takes the largest out of them."""
+    backend = make_backends(parse_gpus([spec]).gpus, find_release(release)[0], frozenset())[0].backend
+    rows = new_tensor(F32, length, 4)
+    return [backend.supports_op(t) for t in (ops.argsort(rows), ops.top_k(rows, 512))]
+
+
+def test_rocm_sorts_no_long_rows_for_it_has_no_cub() -> None:
+    rocm = "RX 7900 XTX:::ROCm"
+    assert [sorts(rocm, r, 1024) for r in ("b10361", "v0.5.0")] == [[True, True]] * 2
+    assert [sorts(rocm, r, 1025) for r in ("b10361", "v0.5.0")] == [[False, False], [False, True]]
+    assert sorts("RTX 3090", "b10361", 1025) == [True, True]
+
+
+def test_sycl_has_fused_ops_since_b10361() -> None:
+    arc = ["Arc B580:200000::SYCL"]
+    assert "Lightning Indexer" in asked(arc, release="b10068").disabled
+    assert not asked(arc, release="b10361").disabled
+
+
+def test_more_gpus_than_have_peers_are_noted() -> None:
+    assert [any("peers" in note for note in asked([f"{n}*RTX 3090"]).notes) for n in (9, 10)] == [False, True]
 
 
 def test_switches_follow_the_build() -> None:
