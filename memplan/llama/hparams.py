@@ -32,6 +32,7 @@ class HParams:
     ``n_embd_head_k_full`` and ``_swa``, ``n_rot_full`` and ``_swa``: head size and its rotated part on layers with full
     attention and on those that slide.  ``n_swa``: the window, 0 for none.  ``is_swa``: which layers slide.
     ``n_vocab``: tokens as llama.cpp counts them.  ``rope_scaling``: none, linear, yarn or longrope.
+    ``n_ctx_orig_yarn``: tokens that the model was trained with before its context was stretched.
     ``n_expert_used``, ``n_ff``, ``n_head``, ``n_head_kv``: by block.
     """
 
@@ -39,6 +40,7 @@ class HParams:
     n_layer_all: int
     n_layer_nextn: int
     n_ctx_train: int
+    n_ctx_orig_yarn: int
     n_vocab: int
     n_embd: int
     n_head: tuple[int, ...]
@@ -161,6 +163,7 @@ def common(k: Keys, release: Release) -> dict[str, Any]:
         "n_layer_all": n_all,
         "n_layer_nextn": nextn,
         "n_ctx_train": n_ctx_train,
+        "n_ctx_orig_yarn": k.u32("rope.scaling.original_context_length", n_ctx_train),
         "n_vocab": _n_vocab(header.metadata, k),
         "n_embd": n_embd,
         "n_head": n_head,

@@ -276,7 +276,11 @@ def _model_bytes(tensors: Sequence[ModelTensor], placed: Sequence[BufferType]) -
     """Bytes of the model's buffers by type name: tensors in the order they were created, each in its type's buffer."""
     sizes: dict[BufferType, list[int]] = {}
     known: dict[tuple[object, ...], int] = {}
+    there: set[tuple[str, BufferType]] = set()
     for t, buft in zip(tensors, placed, strict=True):
+        if t.duplicated and (t.name, buft) in there:
+            continue
+        there.add((t.name, buft))
         key = (buft, t.type, t.ne)
         if key not in known:
             known[key] = buft.alloc_size(new_tensor(t.type, *t.ne))

@@ -35,7 +35,8 @@ class ModelTensor:
 
     ``ne``: extents as the graph sees them, whatever the file says.  ``op``: the op that decides which buffer types can
     hold it.  ``layer``: its block, or INPUT, or OUTPUT.  ``nbytes``: bytes of data.  ``role``: what the graph asks for
-    it by; its name, but for what is loaded once more (the embedding as the output).  ``ssm``: as ``Wanted`` has it.
+    it by; its name, but for what is loaded once more (the embedding as the output) or for several blocks.  ``ssm``: as
+    ``Wanted`` has it.  ``duplicated``: it is the one of its name that lies in the same buffer type, if there is one.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ModelTensor:
     nbytes: int
     role: str
     ssm: StateSpace | None = None
+    duplicated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,9 @@ class Wanted:
     """What the loader asks for: a name (``blk.0.attn_q.weight``), a shape, and how strictly.
 
     ``optional``: TENSOR_NOT_REQUIRED.  ``reshape``: only the number of elements must agree.  ``skip``: TENSOR_SKIP,
-    counted and not loaded.  ``op``: where it is not the one that its name stands for.  ``role``, ``layer``: where the
-    tensor is loaded once more (TENSOR_DUPLICATED), what the graph asks for it by, and for which block.
+    counted and not loaded.  ``duplicated``: TENSOR_DUPLICATED, loaded once more where it does not lie already.
+    ``op``: where it is not the one that its name stands for.  ``role``, ``layer``: where the name does not say so, what
+    the graph asks for it by, and for which block.
     """
 
     name: str
@@ -79,6 +82,7 @@ class Wanted:
     optional: bool = False
     reshape: bool = False
     skip: bool = False
+    duplicated: bool = False
     op: str = ""
     role: str = ""
     layer: int | None = None
@@ -160,13 +164,13 @@ def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted]) -> Model
             skipped.append(w.name)
             continue
         asked.add(w.name)
-        again += bool(w.role)
+        again += w.duplicated
         ne = _four(w.shape if w.reshape else info.shape)
         nbytes = info.type.row_size(ne[0]) * ne[1] * ne[2] * ne[3]
         _, kind, suffix = parts_of(w.role or w.name)
         layer = layer_of(w.role or w.name) if w.layer is None else w.layer
         op, role = w.op or op_of(kind, suffix), w.role or w.name
-        loaded.append(ModelTensor(w.name, info.type, ne, op, layer, nbytes, role, w.ssm))
+        loaded.append(ModelTensor(w.name, info.type, ne, op, layer, nbytes, role, w.ssm, w.duplicated))
     return ModelTensors(tuple(loaded), tuple(skipped), _count(len(header.tensors), len(loaded) - again + len(skipped)))
 
 
@@ -262,4 +266,12 @@ def tied_output(have: Mapping[str, TensorInfo], n_embd: int, n_vocab: int) -> It
     """The output weight, or the embedding loaded once more in its place (TENSOR_DUPLICATED)."""
     yield Wanted("output.weight", (n_embd, n_vocab), optional=True)
     if "output.weight" not in have:
-        yield Wanted("token_embd.weight", (n_embd, n_vocab), role="output.weight")
+        yield Wanted("token_embd.weight", (n_embd, n_vocab), role="output.weight", duplicated=True)
+
+
+def rope_factors(il: int, n_rot: int, rope_scaling: str, first: int = 0) -> Iterator[Wanted]:
+    """The frequency factors of rotary positions, of which a file has one set and every block from ``first`` asks."""
+    longrope = rope_scaling == "longrope"
+    for kind in ("rope_factors_long", "rope_factors_short") if longrope else ("rope_freqs",):
+        role = f"blk.{il}.{kind}.weight"
+        yield Wanted(f"{kind}.weight", (n_rot // 2,), optional=True, role=role, duplicated=il > first)

@@ -194,6 +194,7 @@ class ModelGraphs(Generic[H]):
         return known
 
     def _build_parts(self, graph: ModelGraph[H], memory: Memory) -> tuple[list[Part], list[int], list[Tensor]]:
+        graph.shares = False
         builder = PartBuilder(graph.graph, graph.roles, graph.fused_nodes, graph.pinned, graph.on_host)
         builder.begin(())
         given = _many(graph.head())
@@ -298,6 +299,11 @@ class PlacedGraphs(Generic[H]):
         if known is None:
             known = self.buffers.parts[roles, il] = tuple([self._buffer(role, il) if role else None for role in roles])
         return known
+
+    def is_shared(self, role: str, il: int) -> bool:
+        """Whether a layer's weight is one that no layer is named in."""
+        w = self.model.weights.get(_name(role, il)) if il >= 0 else None
+        return w is not None and w.name != w.role
 
     def has(self, role: str, il: int) -> bool:
         """Whether the model has a weight, cache or state (``memplan.llama.graph.Source``)."""

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 ARCHITECTURES = (
     "deepseek2",
     "deepseek4",
+    "llama",
+    "mistral3",
     "mistral4",
     "nemotron_h",
     "nemotron_h_moe",
+    "phi3",
+    "qwen3",
     "qwen35",
     "qwen35moe",
     "qwen3moe",

@@ -78,7 +78,7 @@ def test_every_error_of_a_model_names_its_file(tmp_path: Path) -> None:
         (BadTensorShape, {"tensors": flat}),
         (MissingKey, {"metadata": {}}),
         (MissingKey, {"metadata": {"general.architecture": "deepseek4"}}),
-        (UnsupportedArchitecture, {"metadata": {**good.metadata, "general.architecture": "llama"}}),
+        (UnsupportedArchitecture, {"metadata": {**good.metadata, "general.architecture": "bloom"}}),
         (BadHyperParameter, {"metadata": {**good.metadata, "deepseek4.block_count": 0}}),
     ]
     for error, change in wrong:

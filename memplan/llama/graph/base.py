@@ -16,6 +16,7 @@ from memplan.llama.hparams import HParams
 from memplan.llama.memory.kv import KVCache, cells_read
 
 if TYPE_CHECKING:
+    from memplan.ggml.backend import Buffer
     from memplan.llama.context import Batch, Fused
     from memplan.llama.memory.base import Memory
     from memplan.releases import Release
@@ -38,6 +39,9 @@ class Source(Protocol):
     def has(self, role: str, il: int) -> bool:
         """Whether the model has it."""
 
+    def is_shared(self, role: str, il: int) -> bool:
+        """Whether a layer's weight is that of every layer whose weights lie in the same buffer."""
+
 
 class GraphBase(Generic[H]):
     """A graph in the making.
@@ -49,6 +53,7 @@ class GraphBase(Generic[H]):
         fused_nodes: fused op, its node and its layer, in order (``add_fused_node``).
         pinned: nodes that llama.cpp's callback would pin to their layer's device: norms and each layer's last node.
         on_host: nodes pinned to the CPU when the caches are not offloaded.
+        shares: whether a weight of several layers is one tensor; False where like layers stand for each other.
     """
 
     rope_type = NEOX
@@ -75,7 +80,9 @@ class GraphBase(Generic[H]):
         self.fused_nodes: list[tuple[str, Tensor, int]] = []
         self.pinned: list[tuple[Tensor, int]] = []
         self.on_host: list[Tensor] = []
+        self.shares = True
         self._leafs: dict[tuple[str, int], Tensor] = {}
+        self._shared: dict[tuple[str, Buffer | None], Tensor] = {}
 
     @staticmethod
     def cb(t: Tensor, name: str, il: int) -> Tensor:
@@ -87,7 +94,10 @@ class GraphBase(Generic[H]):
         """The one leaf of this graph for a weight, cache or state."""
         t = self._leafs.get((role, il))
         if t is None:
-            t = self._leafs[role, il] = self.source.leaf(role, il)
+            t = self.source.leaf(role, il)
+            if self.shares and self.source.is_shared(role, il):
+                t = self._shared.setdefault((role, t.buffer), t)
+            self._leafs[role, il] = t
             self.roles[t] = role
         return t
 
@@ -140,6 +150,14 @@ class GraphBase(Generic[H]):
         """Heads turned to their positions (``ggml_rope_ext``)."""
         return ops.rope(cur, pos, self.hp.n_rot(il), self.rope_type, freq_factors=freq_factors)
 
+    def rope_factors(self, il: int) -> Tensor | None:
+        """The frequency factors of a layer, if the file has any (``llama_model::get_rope_factors``)."""
+        factors = self.maybe("rope_freqs.weight", il)
+        if factors is not None:
+            return factors
+        stretched = self.n_ctx_seq > self.hp.n_ctx_orig_yarn
+        return self.maybe(f"rope_factors_{'long' if stretched else 'short'}.weight", il)
+
     def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
         """Heads turned by a Hadamard matrix, row by row (``llama_mul_mat_hadamard``)."""
         n = rot.ne[0]
@@ -163,6 +181,11 @@ class GraphBase(Generic[H]):
     def build_inp_pos(self) -> Tensor:
         """The positions of the batch's tokens (``build_inp_pos``)."""
         return ops.new_input(I32, self.batch.n_tokens * self.hp.n_pos_per_embd, name="inp_pos")
+
+    @property
+    def n_ctx_seq(self) -> int:
+        """Tokens of one sequence: cells of the first cache of keys and values."""
+        return next(cache.size for cache in self.memory.caches.values() if isinstance(cache, KVCache))
 
     def kv_cache(self, name: str = "kv") -> KVCache:
         """One of the memory's caches of keys and values."""

@@ -143,7 +143,7 @@ def test_one_gguf_type_a_key(key: str, type: str) -> None:
         load_hparams(replace(FLASH, value_types=types))
 
 
-@pytest.mark.parametrize(("arch", "error"), [("llama", UnsupportedArchitecture), (None, MissingKey), (7, MemplanError)])
+@pytest.mark.parametrize(("arch", "error"), [("bloom", UnsupportedArchitecture), (None, MissingKey), (7, MemplanError)])
 def test_other_architectures(arch: Value | None, error: type[MemplanError]) -> None:
     with pytest.raises(error):
         load_hparams(changed(general__architecture=arch))

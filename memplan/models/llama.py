@@ -1,0 +1,125 @@
+"""Llama and what is built like it: grouped-query attention, a gated feed-forward layer or experts chosen by softmax.
+
+Follows src/models/llama.cpp, v0.5.0; releases from b9842 on do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from memplan.ggml import ops
+from memplan.llama.graph.base import NORM, H
+from memplan.llama.hparams import HParams, common
+from memplan.llama.refusals import died
+from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
+from memplan.models.base import Architecture, Cuts, ModelGraph
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
+    from memplan.llama.keys import Keys
+    from memplan.llama.memory.base import Memory
+    from memplan.llama.refusals import Refusal
+    from memplan.releases import Release
+
+
+class LlamaGraph(ModelGraph[H]):
+    """``llama_model_llama::graph``."""
+
+    rope_type = NORM
+
+    def head(self) -> Tensor:
+        """Embeddings."""
+        cur = self.build_inp_embd()
+        self.inp_pos = self.build_inp_pos()
+        self.inp_attn_scale = self.build_inp_attn_scale() if self.scales_queries else None
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.inp_out_ids = self.build_inp_out_ids()
+        return cur
+
+    @property
+    def scales_queries(self) -> bool:
+        """Whether queries are multiplied by position."""
+        return False
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """Attention, then the feed-forward part."""
+        (inp,) = given
+        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
+        factors = self.rope_factors(il)
+        q, k, v = self.build_qkv(cur, il)
+        q = self.cb(self.rope(q, self.inp_pos, il, factors), "Qcur", il)
+        k = self.cb(self.rope(k, self.inp_pos, il, factors), "Kcur", il)
+        if self.inp_attn_scale is not None:
+            q = self.cb(ops.mul(q, self.inp_attn_scale), "Qcur_attn_temp_scaled", il)
+        cur = self.cb(self.build_attn(self.inp_attn, q, k, v, il), "attn_out", il)
+        if self.is_last(il):
+            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
+        cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
+        if self.source.has("ffn_gate_inp.weight", il):
+            cur = self.build_moe_ffn(cur, il)
+        else:
+            cur = self.cb(self.build_ffn(cur, il), "ffn_out", il)
+        return self.cb(ops.add(cur, ffn_inp), "l_out", il)
+
+
+class LlamaLike(Architecture[H]):
+    """What ``llama_model_llama`` shares with ``llama_model_mistral3``."""
+
+    def tensors(self, hp: H, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        e, n = hp.n_embd, hp.n_expert
+        yield Wanted("token_embd.weight", (e, hp.n_vocab))
+        yield Wanted("output_norm.weight", (e,))
+        yield from tied_output(have, e, hp.n_vocab)
+        for il in range(hp.n_layer):
+            p, heads, ff = f"blk.{il}.", hp.n_embd_head_k(il) * hp.n_head[il], hp.n_ff[il]
+            yield Wanted(p + "attn_norm.weight", (e,))
+            yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
+            yield Wanted(p + "attn_output.weight", (heads, e))
+            yield Wanted(p + "attn_output.bias", (e,), optional=True)
+            yield Wanted(p + "ffn_norm.weight", (e,))
+            yield from rope_factors(il, hp.n_rot(), hp.rope_scaling)
+            if n == 0:
+                yield Wanted(p + "ffn_gate.weight", (e, ff))
+                yield Wanted(p + "ffn_down.weight", (ff, e))
+                yield Wanted(p + "ffn_up.weight", (e, ff))
+                yield Wanted(p + "ffn_gate.bias", (ff,), optional=True)
+                yield Wanted(p + "ffn_down.bias", (e,), optional=True)
+                yield Wanted(p + "ffn_up.bias", (ff,), optional=True)
+            else:
+                yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+                yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), optional=True)
+                yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
+                yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+
+    def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
+        """Heads of values as long as those of keys, turned as a whole."""
+        return check_heads(hp)
+
+
+def check_heads(hp: HParams) -> Refusal | None:
+    """Why a graph whose heads must be of one size and turned as a whole aborts; None if it does not."""
+    if hp.n_embd_head_v() != hp.n_embd_head_k():
+        return died("n_embd_head == hparams.n_embd_head_k()")
+    if hp.n_embd_head_v() != hp.n_rot():
+        return died("n_embd_head == n_rot")
+    return None
+
+
+class Llama(LlamaLike[HParams]):
+    """``llama_model_llama``."""
+
+    name = "llama"
+    graph = LlamaGraph[HParams]
+
+    def load_hparams(self, k: Keys, release: Release) -> HParams:
+        """``load_arch_hparams``."""
+        fields = common(k, release)
+        k.f32("attention.layer_norm_rms_epsilon")
+        return HParams(**fields)
+
+
+ARCHITECTURE = Llama()

@@ -1,0 +1,93 @@
+"""Phi-3 and Phi-4: queries, keys and values in one weight, gate and up of the feed-forward layer too.
+
+Follows src/models/phi3.cpp, v0.5.0; releases from b9842 on do the same. A sliding window is read and left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from memplan.ggml import ops
+from memplan.llama.hparams import HParams, common
+from memplan.llama.refusals import died
+from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
+from memplan.models.base import Architecture, Cuts, ModelGraph
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
+    from memplan.llama.keys import Keys
+    from memplan.llama.memory.base import Memory
+    from memplan.llama.refusals import Refusal
+    from memplan.releases import Release
+
+
+class Phi3Graph(ModelGraph[HParams]):
+    """``llama_model_phi3::graph``."""
+
+    def head(self) -> Tensor:
+        """Embeddings."""
+        cur = self.build_inp_embd()
+        self.inp_pos = self.build_inp_pos()
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.inp_out_ids = self.build_inp_out_ids()
+        return cur
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """Attention, then the feed-forward part."""
+        (inp,) = given
+        factors = self.rope_factors(il)
+        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
+        q, k, v = self.build_qkv(cur, il)
+        q = self.cb(self.rope(q, self.inp_pos, il, factors), "Qcur", il)
+        k = self.cb(self.rope(k, self.inp_pos, il, factors), "Kcur", il)
+        q = self.cb(ops.scale(q), "Qcur", il)
+        cur = self.build_attn(self.inp_attn, q, k, v, il)
+        if self.is_last(il):
+            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        ffn_inp = yield ops.add(cur, inp)
+        cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
+        cur = self.cb(self.build_ffn(cur, il, "SWIGLU"), "ffn_out", il)
+        return self.cb(ops.add(ffn_inp, cur), "l_out", il)
+
+
+class Phi3(Architecture[HParams]):
+    """``llama_model_phi3``."""
+
+    name = "phi3"
+    graph = Phi3Graph
+
+    def load_hparams(self, k: Keys, release: Release) -> HParams:
+        """``load_arch_hparams``."""
+        fields = common(k, release)
+        k.f32("attention.layer_norm_rms_epsilon")
+        k.u32("attention.sliding_window", 0)
+        return HParams(**fields)
+
+    def tensors(
+        self, hp: HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        e = hp.n_embd
+        yield Wanted("token_embd.weight", (e, hp.n_vocab))
+        yield Wanted("output_norm.weight", (e,))
+        yield from tied_output(have, e, hp.n_vocab)
+        for il in range(hp.n_layer):
+            p, ff = f"blk.{il}.", hp.n_ff[il]
+            yield Wanted(p + "attn_norm.weight", (e,))
+            yield from qkv(have, il, e, e, hp.n_embd_k_gqa(il), hp.n_embd_k_gqa(il))
+            yield Wanted(p + "attn_output.weight", (e, e))
+            yield Wanted(p + "ffn_norm.weight", (e,))
+            yield Wanted(p + "ffn_down.weight", (ff, e))
+            yield Wanted(p + "ffn_up.weight", (e, 2 * ff))
+            yield from rope_factors(il, hp.n_rot(), "longrope")
+
+    def check_graph(self, hp: HParams, memory: Memory, release: Release) -> Refusal | None:
+        """Heads of values as long as those of keys."""
+        if hp.n_embd_head_v() != hp.n_embd_head_k():
+            return died("n_embd_head == hparams.n_embd_head_k()")
+        return None
+
+
+ARCHITECTURE = Phi3()
