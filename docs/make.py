@@ -21,6 +21,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parent
 IMAGES = HERE / "images"
+CHANGES = "## Every change by build"
+"""What the table of changes stands under, at the end of its page."""
+
 STACK = 'memplan plot deepseek-v4-flash --gpu "RTX PRO 6000" -np 4 -kvu -o stack.png'
 """The first picture of reading-a-plot.md, whose page draws it in the terminal."""
 
@@ -68,6 +71,26 @@ def printed(words: list[str]) -> str:
     return out.read()
 
 
+def changes_table() -> str:
+    """What each build changed for memory, newest first, as a table."""
+    from memplan.releases import BUILDS, FORKS
+
+    lines = ["| build | known by | what it changed for memory |", "|---|---|---|"]
+    for r in (*reversed(BUILDS), *FORKS):
+        name = r.name if r in FORKS or r.name == f"b{r.build}" else f"{r.name} ({r.build})"
+        known = (
+            "its answers" if r in FORKS else "answers and source" if r.asked else f"source; b{r.after} has it not yet"
+        )
+        lines.append(f"| {name} | {known} | {r.changed} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(text: str) -> str:
+    """A page with its table of changes as it has to be."""
+    before, heading, _ = text.partition(f"{CHANGES}\n")
+    return f"{before}{heading}\n{changes_table()}" if heading else text
+
+
 def main(wanted: list[str]) -> None:
     """Make what is wanted, or everything."""
     os.chdir(IMAGES)
@@ -76,7 +99,8 @@ def main(wanted: list[str]) -> None:
             printed(words)
             print(name)
     for page in pages() if not wanted or "outputs" in wanted else ():
-        old = text = page.read_text(encoding="utf-8")
+        old = page.read_text(encoding="utf-8")
+        text = with_table(old)
         for block, command, shown in consoles(old):
             output = shortened(printed(shlex.split(command)[1:]), shown)
             text = text.replace(block, f"```console\n$ {command}\n{output}```")

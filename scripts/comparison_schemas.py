@@ -59,11 +59,24 @@ def comparison() -> Schema:
         before=number("bytes"),
         after=number("bytes"),
     )
+    move = entry(
+        "one part of one buffer type",
+        buffer=text("CUDA0, CUDA_Host, CPU, ..."),
+        part=text("which", "weights", "context", "compute"),
+        change=number("bytes more", None),
+    )
+    here = entry(
+        "what it moves of this question; null where more than the release differs, or one is a fork",
+        moves=many(move, "by buffer type"),
+        splits=many(number("splits of the prompt graph"), "before and with it"),
+        refused=many(switch("whether llama.cpp refuses the question"), "before and with it"),
+    )
     release = entry(
         "a release that changed something for memory",
         name=text("its tag, its build, or a fork's name"),
         build=number("its build"),
         changed=text("what it changed, in a few sentences"),
+        here=maybe(here),
     )
     return entry(
         "what moves from one side to the other; lists are empty when llama.cpp would not start with one of them",

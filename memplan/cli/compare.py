@@ -20,12 +20,13 @@ Usage: memplan compare MODEL [MODEL] [llama-server's flags] [options]
   and compute of every device; and what moves them: which weights and caches lie
   elsewhere, which tensors are alive when a compute buffer is fullest, which live
   longer or lie in another's place, and what is lost in gaps between them. Of two
-  releases, what those between them changed. The last line is the verdict: what
+  releases, what those between them changed, and what of it moves anything here.
+  The last line is the verdict: what
   is more or less on each device, and whether it still fits.
 
 Options, one pair of:
-  --llama A --llama B   two releases of llama.cpp; --app, --indexer and
-                        --hyper-connections can be given twice as well
+  --llama A --llama B   two releases of llama.cpp, or --llama A,B; --app,
+                        --indexer and --hyper-connections can be given twice
   --with A --with B     two settings: llama-server's flags, or options such as
                         --gpu or --llama; with one, it and what is given
   MODEL MODEL           two models
@@ -71,9 +72,10 @@ def run(argv: Sequence[str]) -> int:
         other = other.with_(loads=asked.loads)  # what is known of a header is kept with it
 
     from memplan.comparing.compare import compare
+    from memplan.comparing.steps import release_steps
     from memplan.explaining.explain import explained
 
-    comparison = compare(explained(asked), explained(other))
+    comparison = replace(compare(explained(asked), explained(other)), steps=release_steps(asked, other))
     if arguments.json:
         from memplan.output.compare_json import comparison_json
 
@@ -103,6 +105,8 @@ def sides(arguments: Arguments) -> list[tuple[str, Arguments]]:
         pairs.append([(model, replace(arguments, model=model)) for model in models])
     for option in SETTINGS:
         texts = own.get(option, ())
+        if option == "--llama":
+            texts = tuple([name for text in texts for name in text.split(",")])
         if len(texts) > 1:
             name = "" if option == "--llama" else f"{option} "
             pairs.append([(f"{name}{text}", _set(arguments, option, text)) for text in texts])

@@ -155,6 +155,41 @@ class BufferChange:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferMove:
+    """Bytes more in one part of one buffer type."""
+
+    buffer: str
+    """``CUDA0``, ``CUDA_Host``, ``CPU``, ..."""
+    part: str
+    """``weights``, ``context`` or ``compute``."""
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseStep:
+    """What one release moves of the question at hand, from the release before it."""
+
+    release: str
+    """Its name."""
+    moves: tuple[BufferMove, ...]
+    """By buffer type; against nothing where llama.cpp refuses a side."""
+    splits: tuple[int, int]
+    """Of the prompt graph, before and with it; zeros where llama.cpp refuses a side."""
+    refused: tuple[bool, bool]
+    """Whether llama.cpp refuses the question, before and with it."""
+
+    @property
+    def anything(self) -> bool:
+        """Whether it moves anything here."""
+        return bool(self.moves) or self.splits[0] != self.splits[1] or self.refused[0] != self.refused[1]
+
+    def undone(self) -> ReleaseStep:
+        """The way back."""
+        moves = tuple([BufferMove(m.buffer, m.part, -m.change) for m in self.moves])
+        return ReleaseStep(self.release, moves, self.splits[::-1], self.refused[::-1])
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Two explanations, and what lies between them; nothing but ``parts`` when llama.cpp refuses one of them."""
 
@@ -167,3 +202,5 @@ class Comparison:
     """Every device's compute buffer, moved or not."""
     renamed: tuple[tuple[str, str], ...] = ()
     """Names of tensors on the first side, and what the same tensors are called on the second."""
+    steps: tuple[ReleaseStep, ...] = ()
+    """Of questions that differ in their release alone: what each release between moves, from the first side's on."""

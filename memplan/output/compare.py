@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from textwrap import fill
+from textwrap import wrap
 
 from rich.text import Text
 
-from memplan.comparing.result import BufferChange, Comparison, GapChange, GroupChange, LifeChange, PartChange
+from memplan.comparing.result import (
+    BufferChange,
+    Comparison,
+    GapChange,
+    GroupChange,
+    LifeChange,
+    PartChange,
+    ReleaseStep,
+)
 from memplan.explaining.names import MEANINGS
 from memplan.explaining.result import Peak, Placed
 from memplan.output.columns import Cell, column_lines
@@ -79,17 +87,29 @@ def _closing(c: Comparison, b: str, width: int) -> Iterator[Text | str]:
     if releases:
         yield ""
         yield Text(releases_heading(c), "bold")
+        steps = {step.release: step for step in c.steps}
+        idle = [r.name for r in releases if r.name in steps and not steps[r.name].anything]
         for release in releases:
-            yield fill(
-                f"{release.name}: {release.changed}",
-                min(width, 100),
-                subsequent_indent="  ",
-                break_on_hyphens=False,
-            )
+            if release.name not in idle:
+                here = f" Here: {moved_here(steps[release.name])}." if release.name in steps else ""
+                said = f"{release.name}: {release.changed}{here}"
+                yield from wrap(said, min(width, 100), subsequent_indent="  ", break_on_hyphens=False)
+        if idle:
+            yield from wrap(f"nothing here: {', '.join(idle)}", min(width, 100), subsequent_indent="  ")
     yield ""
     yield from (f"not exact: {why}" for why in _inexact(c))
     before, after = c.before.estimate, c.after.estimate
     yield Text(verdict(c, b), "bold red" if before.fits and not after.fits else "bold")
+
+
+def moved_here(step: ReleaseStep) -> str:
+    """What a release moves of the question at hand, in words; only of one that moves anything."""
+    if step.refused[0] != step.refused[1]:
+        return "llama.cpp no longer starts" if step.refused[1] else "llama.cpp starts now"
+    said = [f"{move.buffer} {move.part} {with_unit(move.change)}" for move in step.moves]
+    if step.splits[0] != step.splits[1]:
+        said.append(f"{step.splits[1]} splits in place of {step.splits[0]}")
+    return ", ".join(said)
 
 
 def _inexact(c: Comparison) -> list[str]:

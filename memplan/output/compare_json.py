@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from memplan.comparing.result import BufferChange, Comparison
+from memplan.comparing.result import BufferChange, Comparison, ReleaseStep
 from memplan.explaining.result import Peak, Placed
 from memplan.output.compare import sentences
 from memplan.output.compare_verdict import changed, undone, verdict
@@ -20,6 +20,7 @@ def comparison_json(c: Comparison, names: tuple[str, str]) -> str:
 
 def comparison_object(c: Comparison, names: tuple[str, str]) -> dict[str, Any]:
     """The comparison as dictionaries and lists."""
+    steps = {step.release: step for step in c.steps}
     return {
         "before": {"name": names[0], "estimate": estimate_object(c.before.estimate)},
         "after": {"name": names[1], "estimate": estimate_object(c.after.estimate)},
@@ -42,7 +43,10 @@ def comparison_object(c: Comparison, names: tuple[str, str]) -> dict[str, Any]:
         ],
         "compute": [_buffer(buffer, names) for buffer in c.buffers],
         "renamed": [{"before": old, "after": new} for old, new in c.renamed],
-        "releases": [{"name": r.name, "build": r.build, "changed": r.changed} for r in changed(c)],
+        "releases": [
+            {"name": r.name, "build": r.build, "changed": r.changed, "here": _here(steps.get(r.name))}
+            for r in changed(c)
+        ],
         "undone": undone(c),
         "verdict": verdict(c, names[1]),
     }
@@ -105,3 +109,13 @@ def _title(p: Placed | None) -> str | None:
 
 def _peak(peak: Peak) -> dict[str, Any]:
     return {"chunk": peak.chunk, "node": peak.node, "tensor": peak.tensor.title, "bytes": peak.bytes, "lost": peak.lost}
+
+
+def _here(step: ReleaseStep | None) -> dict[str, Any] | None:
+    if step is None:
+        return None
+    return {
+        "moves": [{"buffer": m.buffer, "part": m.part, "change": m.change} for m in step.moves],
+        "splits": list(step.splits),
+        "refused": list(step.refused),
+    }

@@ -107,6 +107,9 @@ def test_compare_releases(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["before"]["estimate"]["llama"], found["after"]["estimate"]["llama"]) == ("b10549", "b10568")
     assert (found["compute"][0]["alive"], found["compute"][0]["lost"]) == (0, 350 << 20)
     assert [(r["name"], r["build"]) for r in found["releases"]] == [("b10568", 10568)]
+    moved = {"buffer": "CUDA0", "part": "compute", "change": 350 << 20}
+    assert found["releases"][0]["here"]["moves"] == [moved]
+    assert "most shrink a little. Here: CUDA0 compute +350.0 MiB." in " ".join(text.split())
     assert found["verdict"] == text.splitlines()[-1]
 
 
