@@ -70,11 +70,13 @@ def header_of(model: BuiltinModel, recipe: Recipe, name: str) -> Header:
     hp = arch.load_hparams(Keys(bare, arch.name), LATEST)
     tensors: dict[str, TensorInfo] = {}
     offset = 0
-    for w in arch.tensors(hp, extra, True, LATEST):
-        if w.role or (w.optional and w.name not in extra):
-            continue
-        il, kind, _ = parts_of(w.name)
-        type_ = recipe.type_of(kind, w.file_shape, -1 if il is None else il, hp.n_layer)
+    wanted = arch.tensors(hp, extra, True, LATEST)
+    stored = [(w, *parts_of(w.name)) for w in wanted if not w.role and (not w.optional or w.name in extra)]
+    # llama-quantize counts layers, and of attention's values those that there are
+    values = [il for _, il, kind, suffix in stored if kind in ("attn_v", "attn_qkv") and suffix == "weight"]
+    for w, il, kind, _ in stored:
+        at, count = (values.index(il), len(values)) if kind in ("attn_v", "attn_qkv") else (il, hp.n_layer)
+        type_ = recipe.type_of(kind, w.file_shape, -1 if at is None else at, count)
         tensors[w.name] = TensorInfo(w.name, w.file_shape, type_, offset)
         size = prod(w.file_shape) // type_.block_size * type_.type_size
         offset += -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT

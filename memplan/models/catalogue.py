@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from memplan.gguf.header import Value
@@ -83,7 +83,8 @@ PRO: Mapping[str, Value] = {
 _SECTIONS: Mapping[str, str] = {
     name: f"{section}.{name}"
     for section, names in {
-        "attention": "head_count head_count_kv key_length value_length layer_norm_rms_epsilon q_lora_rank kv_lora_rank"
+        "attention": "head_count head_count_kv key_length value_length layer_norm_rms_epsilon layer_norm_epsilon"
+        " q_lora_rank kv_lora_rank"
         " sliding_window sliding_window_pattern key_length_swa value_length_swa key_length_mla value_length_mla",
         "rope": "freq_base freq_base_swa dimension_count dimension_count_swa dimension_sections",
         "ssm": "conv_kernel inner_size state_size time_step_rank group_count",
@@ -100,6 +101,33 @@ def _keys(common: Mapping[str, Value] = MappingProxyType({}), **own: Value) -> d
 
 _QWEN3 = _keys(
     context_length=262144, key_length=128, value_length=128, layer_norm_rms_epsilon=1e-6, vocab_size=151936
+)  # fmt: skip
+
+_DELTA_NET = _keys(
+    context_length=262144, key_length=256, value_length=256, dimension_count=64, layer_norm_rms_epsilon=1e-6,
+    freq_base=1e7, conv_kernel=4, state_size=128, group_count=16, full_attention_interval=4,
+)  # fmt: skip
+_QWEN35 = _keys(_DELTA_NET, dimension_sections=(11, 11, 10, 0), vocab_size=248320)
+_WITH_MTP: Mapping[str, Recipe] = {
+    **COMMON,
+    "q4_K_M-mtp": replace(COMMON["q4_K_M"], about="q4_K_M and one layer for multi-token prediction", nextn=True),
+}
+
+
+def _nemotron(pattern: str, heads_kv: int, n_ff: int, **own: Value) -> dict[str, Value]:
+    """Nemotron-H's metadata; ``pattern``: a letter a layer, M for a state space, * for attention, else feed-forward."""
+    common = _keys(
+        key_length=128, value_length=128, layer_norm_rms_epsilon=1e-5, layer_norm_epsilon=1e-5, conv_kernel=4,
+        state_size=128, group_count=8, vocab_size=131072, block_count=len(pattern),
+        head_count_kv=tuple(heads_kv if c == "*" else 0 for c in pattern),
+        feed_forward_length=tuple(0 if c in "M*" else n_ff for c in pattern),
+    )  # fmt: skip
+    return _keys(common, **own)
+
+
+_NEMOTRON3 = _keys(
+    context_length=1048576, expert_shared_count=1, expert_weights_norm=True, expert_group_count=1,
+    expert_group_used_count=1,
 )  # fmt: skip
 
 _ROWS = (
@@ -124,6 +152,76 @@ _ROWS = (
         _keys(
             _QWEN3, block_count=94, embedding_length=4096, feed_forward_length=12288, head_count=64, head_count_kv=4,
             freq_base=5e6, expert_count=128, expert_used_count=8, expert_feed_forward_length=1536,
+        ),
+        "q4_K_M",
+    ),
+    BuiltinModel(
+        "qwen3.6-35b-a3b", "Qwen3.6-35B-A3B, as Qwen3.5's: 40 layers, 256 experts", "qwen35moe",
+        _keys(
+            _QWEN35, block_count=40, embedding_length=2048, head_count=16, head_count_kv=2, inner_size=4096,
+            time_step_rank=32, expert_count=256, expert_used_count=8, expert_feed_forward_length=512,
+            expert_shared_feed_forward_length=512,
+        ),
+        "q4_K_M", _WITH_MTP,
+    ),
+    BuiltinModel(
+        "qwen3.5-397b-a17b", "Qwen3.5-397B-A17B: 60 layers, 512 experts", "qwen35moe",
+        _keys(
+            _QWEN35, block_count=60, embedding_length=4096, head_count=32, head_count_kv=2, inner_size=8192,
+            time_step_rank=64, expert_count=512, expert_used_count=10, expert_feed_forward_length=1024,
+            expert_shared_feed_forward_length=1024,
+        ),
+        "q4_K_M", _WITH_MTP,
+    ),
+    BuiltinModel(
+        "qwen3.6-27b", "Qwen3.6-27B, as Qwen3.5's: 64 layers", "qwen35",
+        _keys(
+            _QWEN35, block_count=64, embedding_length=5120, feed_forward_length=17408, head_count=24, head_count_kv=4,
+            inner_size=6144, time_step_rank=48,
+        ),
+        "q4_K_M", _WITH_MTP,
+    ),
+    BuiltinModel(
+        "qwen3.5-9b", "Qwen3.5-9B: 32 layers", "qwen35",
+        _keys(
+            _QWEN35, block_count=32, embedding_length=4096, feed_forward_length=12288, head_count=16, head_count_kv=4,
+            inner_size=4096, time_step_rank=32,
+        ),
+        "q4_K_M", _WITH_MTP,
+    ),
+    BuiltinModel(
+        "qwen3-next-80b-a3b", "Qwen3-Next-80B-A3B and Qwen3-Coder-Next: 48 layers, 512 experts", "qwen3next",
+        _keys(
+            _DELTA_NET, block_count=48, embedding_length=2048, head_count=16, head_count_kv=2, inner_size=4096,
+            time_step_rank=32, expert_count=512, expert_used_count=10, expert_feed_forward_length=512,
+            expert_shared_feed_forward_length=512, vocab_size=151936,
+        ),
+        "q4_K_M",
+    ),
+    BuiltinModel(
+        "nemotron-3-nano-30b-a3b", "Nemotron-3-Nano-30B-A3B: 52 layers, 128 experts", "nemotron_h_moe",
+        {**_NEMOTRON3, **_nemotron(
+            "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", 2, 1856, embedding_length=2688, head_count=32,
+            dimension_count=84, inner_size=4096, time_step_rank=64, expert_count=128, expert_used_count=6,
+            expert_feed_forward_length=1856, expert_shared_feed_forward_length=3712, expert_weights_scale=2.5,
+        )},
+        "q4_K_M",
+    ),
+    BuiltinModel(
+        "nemotron-3-super-120b-a12b", "Nemotron-3-Super-120B-A12B: 88 layers, 512 experts", "nemotron_h_moe",
+        {**_NEMOTRON3, **_nemotron(
+            "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME", 2, 2688,
+            embedding_length=4096, head_count=32, dimension_count=128, inner_size=8192, time_step_rank=128,
+            expert_count=512, expert_used_count=22, expert_feed_forward_length=2688,
+            expert_shared_feed_forward_length=5376, expert_weights_scale=5.0, moe_latent_size=1024,
+        )},
+        "q4_K_M", extra=("output.weight", "ffn_latent_down.weight", "ffn_latent_up.weight"),
+    ),
+    BuiltinModel(
+        "nemotron-nano-9b-v2", "Nemotron-Nano-9B-v2: 56 layers", "nemotron_h",
+        _nemotron(
+            "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", 8, 15680, context_length=131072,
+            embedding_length=4480, head_count=40, dimension_count=112, inner_size=10240, time_step_rank=128,
         ),
         "q4_K_M",
     ),

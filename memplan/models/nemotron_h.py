@@ -158,7 +158,7 @@ class NemotronH(Architecture[NemotronHHParams]):
         e, n_head, inner, channels = hp.n_embd, hp.ssm_dt_rank, hp.ssm_d_inner, hp.ssm_conv_channels
         yield Wanted(p + "ssm_in.weight", (e, inner + channels + n_head))
         yield Wanted(p + "ssm_conv1d.weight", (hp.ssm_d_conv, channels))
-        yield Wanted(p + "ssm_conv1d.bias", (channels,), optional=True)
+        yield Wanted(p + "ssm_conv1d.bias", (channels,))
         yield Wanted(p + "ssm_dt.bias", (n_head,))
         yield Wanted(p + "ssm_a", (1, n_head), ssm=StateSpace(hp.ssm_d_state, inner, hp.ssm_n_group))
         yield Wanted(p + "ssm_d", (1, n_head))

@@ -236,7 +236,7 @@ class DeltaNetArchitecture(Architecture[H]):
         yield Wanted("token_embd.weight", (e, hp.n_vocab))
         yield Wanted("output_norm.weight", (e,))
         yield from tied_output(have, e, hp.n_vocab)
-        alone = hp.n_layer_nextn > 0 and "blk.0.attn_norm.weight" not in have
+        alone = hp.n_layer_nextn > 0 and bool(have) and "blk.0.attn_norm.weight" not in have
         for il in range(hp.n_layer):
             # a file of MTP blocks alone has none of the others
             yield from (replace(w, optional=w.optional or alone) for w in self.block(hp, have, il, skip=False))
@@ -258,7 +258,7 @@ class DeltaNetArchitecture(Architecture[H]):
         yield Wanted(p + "attn_norm.weight", (e,), skip=skip)
         yield Wanted(p + "post_attention_norm.weight", (e,), skip=skip)
         if hp.is_recr[il]:
-            yield from self.delta_net(hp, p)
+            yield from self.delta_net(hp, have, p)
         else:
             yield from qkv(have, il, e, 2 * n_q, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il), skip=skip)
             yield Wanted(p + "attn_output.weight", (n_q, e), skip=skip)
@@ -266,12 +266,12 @@ class DeltaNetArchitecture(Architecture[H]):
             yield Wanted(p + "attn_k_norm.weight", (size,), skip=skip)
         yield from self.feed_forward(hp, have, il, skip=skip)
 
-    def delta_net(self, hp: H, p: str) -> Iterator[Wanted]:
+    def delta_net(self, hp: H, have: Mapping[str, TensorInfo], p: str) -> Iterator[Wanted]:
         """A recurrent layer's weights."""
         e, n_v, values = hp.n_embd, hp.ssm_dt_rank, hp.ssm_d_state * hp.ssm_dt_rank
         channels = 2 * hp.ssm_d_state * hp.ssm_n_group + values
-        yield Wanted(p + "attn_qkv.weight", (e, channels), optional=True)
-        yield Wanted(p + "attn_gate.weight", (e, values), optional=True)
+        yield Wanted(p + "attn_qkv.weight", (e, channels))  # llama.cpp crashes later on without these two
+        yield Wanted(p + "attn_gate.weight", (e, values))
         yield Wanted(p + "ssm_conv1d.weight", (hp.ssm_d_conv, channels))
         yield Wanted(p + "ssm_dt.bias", (n_v,))
         yield Wanted(p + "ssm_a", (n_v,), op="MUL")

@@ -5,7 +5,7 @@ Follows src/models/qwen3next.cpp, read from b9842 to v0.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
@@ -14,6 +14,7 @@ from memplan.models.qwen35moe import ExpertArchitecture, ExpertGraph, ExpertHPar
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.releases import Release
 
@@ -92,13 +93,15 @@ class Qwen3Next(ExpertArchitecture[ExpertHParams]):
         """``load_arch_hparams``."""
         return ExpertHParams(**self.fields(k, release))
 
-    def delta_net(self, hp: ExpertHParams, p: str) -> Iterator[Wanted]:
+    def delta_net(self, hp: ExpertHParams, have: Mapping[str, TensorInfo], p: str) -> Iterator[Wanted]:
         """A recurrent layer's weights."""
         e, n_v, values = hp.n_embd, hp.ssm_dt_rank, hp.ssm_d_state * hp.ssm_dt_rank
         keys = hp.ssm_d_state * hp.ssm_n_group
-        yield Wanted(p + "ssm_in.weight", (e, 2 * keys + 2 * values), optional=True)
-        yield Wanted(p + "attn_qkv.weight", (e, 2 * keys + values), optional=True)
-        yield Wanted(p + "attn_gate.weight", (e, values), optional=True)
+        if p + "ssm_in.weight" in have:
+            yield Wanted(p + "ssm_in.weight", (e, 2 * keys + 2 * values))
+        else:
+            yield Wanted(p + "attn_qkv.weight", (e, 2 * keys + values))
+            yield Wanted(p + "attn_gate.weight", (e, values))
         yield Wanted(p + "ssm_conv1d.weight", (hp.ssm_d_conv, 2 * keys + values))
         yield Wanted(p + "ssm_dt.bias", (n_v,))
         yield Wanted(p + "ssm_a", (n_v,), op="MUL")

@@ -117,14 +117,14 @@ DEEPSEEK4: Mapping[str, Recipe] = {
 }  # fmt: skip
 """Recipes of DeepSeek-V4's files."""
 
-_F32 = Rule("ffn_gate_inp(_shexp)?", "f32")
+_F32 = Rule("ffn_gate_inp(_shexp)?|ssm_(conv1d|norm|a|d)", "f32")
 COMMON: Mapping[str, Recipe] = {
     "q4_K_M": Recipe(
         "q4_K, with q6_K where it counts",
         (
             _F32,
             Rule("output", "q6_K"),
-            Rule("(attn_v|ffn_down|ffn_down_exps|ffn_down_shexp)", "q6_K", more_bits=True),
+            Rule("(attn_v|attn_qkv|ffn_down|ffn_down_exps|ffn_down_shexp)", "q6_K", more_bits=True),
             Rule(".*", "q4_K"),
         ),
     ),

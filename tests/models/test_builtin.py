@@ -122,3 +122,18 @@ def test_files_of_other_architectures() -> None:
     # as a log of the file counts them, of 17.28 GiB
     assert types == {"f32": 241, "q4_K": 289, "q6_K": 49}
     assert round(h.nbytes / 2**30, 2) == 17.28
+
+
+def test_values_are_counted_where_there_are_any() -> None:
+    """Of Nemotron's 52 layers six have attention; llama-quantize gives the third and the last of them more bits."""
+    h = builtin_header("nemotron-3-nano-30b-a3b")
+    types = {name: t.type.name for name, t in h.tensors.items() if name.endswith("attn_v.weight")}
+    assert [types[f"blk.{il}.attn_v.weight"] for il in (5, 12, 19, 26, 33, 42)] == [
+        *("q5_0", "q5_0", "q8_0", "q5_0", "q5_0", "q8_0")
+    ]
+
+
+def test_a_block_that_drafts() -> None:
+    plain, longer = (builtin_header(f"qwen3.6-35b-a3b:{name}") for name in ("q4_K_M", "q4_K_M-mtp"))
+    assert (len(plain.tensors), len(longer.tensors)) == (733, 753)
+    assert {name.split(".")[1] for name in set(longer.tensors) - set(plain.tensors)} == {"40"}
