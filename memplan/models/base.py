@@ -85,6 +85,10 @@ class Architecture(ABC, Generic[H]):
     paths: tuple[str, ...] = ()
     """Parts that can be fused or not, by the names that ``--path`` takes."""
 
+    def graph_of(self, release: Release) -> type[ModelGraph[H]]:
+        """What builds the graph in a release."""
+        return self.graph
+
     @abstractmethod
     def load_hparams(self, k: Keys, release: Release) -> H:
         """The hyper-parameters (``load_arch_hparams``). Raises MissingKey and BadHyperParameter."""
@@ -279,7 +283,8 @@ class PlacedGraphs(Generic[H]):
 
     def start(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
         """A graph that nothing is in yet."""
-        return self.model.arch.graph(self.model.hp, batch, fused, self.memory, self.release, self, self.max_nodes)
+        graph = self.model.arch.graph_of(self.release)
+        return graph(self.model.hp, batch, fused, self.memory, self.release, self, self.max_nodes)
 
     def whole(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
         """Every tensor of the graph."""

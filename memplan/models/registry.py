@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = (
     "deepseek2",
+    "deepseek32",
     "deepseek4",
     "llama",
     "mistral3",

@@ -88,23 +88,29 @@ class CacheBuilder:
         *,
         name: str = "",
         values: bool = True,
+        head: int = 0,
         reuse: Mapping[int, int] | None = None,
     ) -> KVCache:
-        """A cache for these layers; ``size``: cells, the whole context by default; ``values``: False with MLA."""
+        """A cache for these layers; ``size``: cells, the whole context by default; ``values``: False with MLA.
+
+        ``head``: elements of the one head that is kept, in place of the layers' own.
+        """
         hp, n_stream = self.hp, self.n_stream
         size = self.params.n_ctx_seq if size is None else size
         suffix = f"@{name}" if name else ""
         tensors = []
         own = list(layers)
         for il in own:
-            tensors.append(self.tensor(f"cache_k{suffix}", self.type_k, (hp.n_embd_k_gqa(il), size, n_stream, 1), il))
+            n_k = head or hp.n_embd_k_gqa(il)
+            tensors.append(self.tensor(f"cache_k{suffix}", self.type_k, (n_k, size, n_stream, 1), il))
             if values:
                 n_v = hp.n_embd_v_gqa_max if self.v_trans else hp.n_embd_v_gqa(il)
                 tensors.append(self.tensor(f"cache_v{suffix}", self.type_v, (n_v, size, n_stream, 1), il))
-        k_heads, v_heads = {hp.n_embd_head_k(il) for il in own}, {hp.n_embd_head_v(il) for il in own}
+        k_heads = {head} if head else {hp.n_embd_head_k(il) for il in own}
+        v_heads = {hp.n_embd_head_v(il) for il in own}
         return KVCache(
             name, size, n_stream, self.v_trans,
-            _rotation(self.type_k, k_heads, hp.n_embd_head_k(0), largest=True),
+            _rotation(self.type_k, k_heads, head or hp.n_embd_head_k(0), largest=True),
             _rotation(self.type_v, v_heads if values else set(), hp.n_embd_head_v(0), largest=False),
             tuple(tensors), reuse or {},
         )  # fmt: skip

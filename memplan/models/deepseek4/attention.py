@@ -43,7 +43,8 @@ class Attention(LightningIndexer):
             comp_mask = inp.kq_mask
             name = "attn_hca"
             if top_k is not None:
-                comp_mask = self.top_k_mask(inp.kq_mask, top_k, il)
+                comp_mask = self.top_keys_mask(inp.kq_mask, top_k, self.masks.compressed)
+                self.cb(comp_mask, "csa_top_k_mask", il)
                 n_kv_max = min(mask.ne[0], hp.n_swa) + top_k.ne[0]
                 name = "attn_csa_lid"
             mask = ops.concat(mask, _as(self.masks.raw, comp_mask), 0)
