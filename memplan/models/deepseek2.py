@@ -247,7 +247,7 @@ def experts(hp: LatentHParams, have: Mapping[str, TensorInfo], il: int) -> Itera
     yield Wanted(p + "up_shexp.weight", (e, shared))
 
 
-def mtp(hp: LatentHParams, il: int) -> Iterator[Wanted]:
+def mtp(hp: HParams, il: int) -> Iterator[Wanted]:
     """What a block for multi-token prediction has beside a layer."""
     e, v, p = hp.n_embd, hp.n_vocab, f"blk.{il}.nextn."
     yield Wanted(p + "eh_proj.weight", (2 * e, e))

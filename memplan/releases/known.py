@@ -30,10 +30,13 @@ B9842 = Release(
     adds_compressor_ape=True,
     equal_cache_types=False,
     skips_mtp_blocks=False,
+    loads_mtp_biases=True,
+    caches_mtp_blocks=True,
     indexer=Indexer.UNFUSED,
     hyper_connection_ops=False,
     rope_at_offset=False,
     hidden_states_of_all=False,
+    gpt_oss_hidden_states_of_all=False,
     mamba_projects_rows=False,
     delta_net_rms_norm=False,
     swiglu_clamp=False,
@@ -161,6 +164,7 @@ _B10159 = _read(
     ffn_inputs_first=True,
     pins_layer_ends=True,
     sinks_place_attention=False,
+    gpt_oss_hidden_states_of_all=True,
 )
 _B10178 = _read(_B10159, 10178, 10159, "Vulkan's flash attention takes an iq4_nl cache.")
 _B10199 = _read(
@@ -208,6 +212,7 @@ _B10289 = _read(
     10248,
     "attn_output_a is loaded as one matrix for each group: one node fewer a layer, and nothing for memory.",
     attn_output_a_in_groups=True,
+    loads_mtp_biases=False,
 )
 
 B10361 = replace(
@@ -279,6 +284,7 @@ V0_5_0 = replace(
         "CUDA also keeps the tensors of the experts' top-k gating, so a few compute buffers grow. CUDA's flash"
         " attention takes caches of q4_1, q5_0 and q5_1; before, attention over those ran on the host."
     ),
+    caches_mtp_blocks=False,
     delta_net_rms_norm=True,
     split_inputs=SplitInputs.ANY,
     cuda_keeps_topk_inputs=True,

@@ -89,6 +89,13 @@ class Release:
     """Qwen3.5's MTP blocks are loaded for a context that drafts with them alone (llama_model_params::load_mtp). Before,
     always."""
 
+    loads_mtp_biases: bool
+    """Biases of queries, keys and values are loaded for MTP blocks that are skipped (llama-model.cpp:
+    create_tensor_qkv)."""
+
+    caches_mtp_blocks: bool
+    """GLM-4.5's cache has a layer for each MTP block (llama-model.cpp: create_memory)."""
+
     # --- the graph (src/models/deepseek4.cpp, src/llama-graph.cpp) ---
 
     indexer: Indexer
@@ -104,6 +111,9 @@ class Release:
     hidden_states_of_all: bool
     """Qwen3-Next and Nemotron-H take the tokens that are asked for out of the last norm's result, which drafts read.
     Before, out of the last layer's attention; and Qwen3-Next reshaped its gate (graph::graph)."""
+
+    gpt_oss_hidden_states_of_all: bool
+    """The same for gpt-oss (openai-moe.cpp: graph::graph)."""
 
     mamba_projects_rows: bool
     """State spaces make their projections of tokens, not of sequences of tokens, and keep snapshots of their state

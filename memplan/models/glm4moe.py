@@ -1,0 +1,179 @@
+"""GLM-4.5 and its like: grouped-query attention turned in part, leading dense layers, sigmoid experts with shared ones.
+
+Follows src/models/glm4-moe.cpp, v0.5.0; releases from b9842 on do the same, but for what they load and keep of the MTP
+block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from memplan.ggml import ops
+from memplan.llama.graph.feed_forward import GATINGS
+from memplan.llama.hparams import HParams, common
+from memplan.llama.memory.base import Memory
+from memplan.llama.refusals import died
+from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.deepseek2 import mtp, skipped
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
+    from memplan.llama.keys import Keys
+    from memplan.llama.memory.kv import CacheBuilder
+    from memplan.llama.refusals import Refusal
+    from memplan.releases import Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glm4MoeHParams(HParams):
+    """``n_ff_exp``: width of an expert.  ``sections``: parts of a head by position, where a token has four."""
+
+    n_layer_dense_lead: int
+    n_ff_exp: int
+    n_expert_shared: int
+    expert_weights_scale: float
+    expert_weights_norm: bool
+    gating: str
+    sections: tuple[int, ...]
+
+    @property
+    def use_mrope(self) -> bool:
+        """Whether a token has four positions (``llama_hparams::use_mrope``)."""
+        return len(self.sections) > 1 and self.sections[0] > 0 and self.sections[1] > 0
+
+    @property
+    def n_pos_per_embd(self) -> int:
+        """Positions a token."""
+        return 4 if self.use_mrope else 1
+
+    def of_layer(self, il: int) -> tuple[object, ...]:
+        """Sections are no values of layers; which layers are dense is told by their weights."""
+        return ()
+
+
+class Glm4MoeGraph(ModelGraph[Glm4MoeHParams]):
+    """``llama_model_glm4_moe::graph``."""
+
+    def head(self) -> Tensor:
+        """Embeddings."""
+        if self.hp.use_mrope:
+            self.rope_type = ops.ROPE_MROPE
+        cur = self.build_inp_embd()
+        self.inp_pos = self.build_inp_pos()
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.inp_out_ids = self.build_inp_out_ids()
+        return cur
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """Attention, then a dense layer or experts."""
+        (inp,) = given
+        hp = self.hp
+        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
+        q, k, v = self.build_qkv(cur, il)
+        if self.source.has("attn_q_norm.weight", il):
+            q = self.cb(self.norm(q, self.w(il, "attn_q_norm"), il), "Qcur_normed", il)
+        if self.source.has("attn_k_norm.weight", il):
+            k = self.cb(self.norm(k, self.w(il, "attn_k_norm"), il), "Kcur_normed", il)
+        q = self.cb(self.rope(q, self.inp_pos, il), "Qcur", il)
+        k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
+        cur = self.build_attn(self.inp_attn, q, k, v, il)
+        if self.is_last(il):
+            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
+        cur = self.cb(self.norm(ffn_inp, self.w(il, "post_attention_norm"), il), "post_attn_norm", il)
+        if il < hp.n_layer_dense_lead:
+            cur = self.build_ffn(cur, il)
+        else:
+            moe = self.build_moe_ffn(
+                cur, il, gating=hp.gating, norm_w=hp.expert_weights_norm, w_scale=hp.expert_weights_scale
+            )
+            shared = self.cb(self.build_ffn(cur, il, suffix="_shexp"), "ffn_shexp_out", il)
+            cur = ops.add(moe, shared)
+        return self.cb(ops.add(self.cb(cur, "ffn_out", il), ffn_inp), "l_out", il)
+
+
+class Glm4Moe(Architecture[Glm4MoeHParams]):
+    """``llama_model_glm4_moe``."""
+
+    name = "glm4moe"
+    graph = Glm4MoeGraph
+
+    def load_hparams(self, k: Keys, release: Release) -> Glm4MoeHParams:
+        """``load_arch_hparams``."""
+        fields = common(k, release)
+        n_ff_exp = k.u32_a_layer("expert_feed_forward_length", fields["n_layer_all"])[0]
+        k.f32("attention.layer_norm_rms_epsilon")
+        shared = k.u32("expert_shared_count")
+        gating = k.u32("expert_gating_func", 0) or 2
+        k.check(gating in GATINGS, f"expert_gating_func is {gating}, which llama.cpp does not know")
+        k.check(fields["n_expert"] > 0 and fields["n_expert_used"][0] > 0, "there must be experts, some of them used")
+        k.check(shared > 0, "expert_shared_count is 0, and the graph has shared experts")
+        sections = k.value("rope.dimension_sections")
+        return Glm4MoeHParams(
+            **fields,
+            n_layer_dense_lead=k.u32("leading_dense_block_count", 0),
+            n_ff_exp=n_ff_exp or fields["n_ff"][0] // fields["n_expert_used"][0],
+            n_expert_shared=shared,
+            expert_weights_scale=k.f32("expert_weights_scale", 0.0),
+            expert_weights_norm=k.flag("expert_weights_norm", False),
+            gating=GATINGS[gating],
+            sections=k.u32_a_layer("rope.dimension_sections", 4) if sections is not None else (),
+        )
+
+    def tensors(
+        self, hp: Glm4MoeHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        yield Wanted("token_embd.weight", (hp.n_embd, hp.n_vocab))
+        yield Wanted("output_norm.weight", (hp.n_embd,))
+        yield from tied_output(have, hp.n_embd, hp.n_vocab)
+        for il in range(hp.n_layer_all):
+            if il < hp.n_layer:
+                yield from _block(hp, have, il)
+            else:
+                block = (*_block(hp, have, il, skip=not load_mtp), *mtp(hp, il))
+                for w in skipped(block, hp, have, load_mtp):
+                    biased = release.loads_mtp_biases and w.name.endswith(".bias") and "attn_" in w.name
+                    yield replace(w, skip=False) if biased else w
+
+    def memory(self, hp: Glm4MoeHParams, build: CacheBuilder, release: Release) -> Memory:
+        """One cache, in older releases with room for MTP blocks."""
+        return Memory({"kv": build.kv(range(hp.n_layer_all if release.caches_mtp_blocks else hp.n_layer))})
+
+    def check_graph(self, hp: Glm4MoeHParams, memory: Memory, release: Release) -> Refusal | None:
+        """Heads of values as long as those of keys."""
+        if hp.n_embd_head_v() != hp.n_embd_head_k():
+            return died("n_embd_head == hparams.n_embd_head_k()")
+        return None
+
+
+def _block(hp: Glm4MoeHParams, have: Mapping[str, TensorInfo], il: int, skip: bool = False) -> Iterator[Wanted]:
+    p, e, n, head, ff = f"blk.{il}.", hp.n_embd, hp.n_expert, hp.n_embd_head_k(), hp.n_ff[0]
+    yield Wanted(p + "attn_norm.weight", (e,))
+    yield from qkv(have, il, e, head * hp.n_head[0], hp.n_embd_k_gqa(), hp.n_embd_v_gqa(), skip)
+    yield Wanted(p + "attn_output.weight", (head * hp.n_head[0], e))
+    yield Wanted(p + "attn_q_norm.weight", (head,), optional=True)
+    yield Wanted(p + "attn_k_norm.weight", (head,), optional=True)
+    yield Wanted(p + "post_attention_norm.weight", (e,))
+    if il < hp.n_layer_dense_lead:
+        yield Wanted(p + "ffn_gate.weight", (e, ff))
+        yield Wanted(p + "ffn_down.weight", (ff, e))
+        yield Wanted(p + "ffn_up.weight", (e, ff))
+        return
+    ff = hp.n_ff_exp
+    shared = ff * hp.n_expert_shared
+    yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+    yield Wanted(p + "exp_probs_b.bias", (n,))
+    yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
+    yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
+    yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+    yield Wanted(p + "ffn_gate_shexp.weight", (e, shared))
+    yield Wanted(p + "ffn_down_shexp.weight", (shared, e))
+    yield Wanted(p + "ffn_up_shexp.weight", (e, shared))
+
+
+ARCHITECTURE = Glm4Moe()

@@ -1,0 +1,115 @@
+"""MiniMax-M2: queries and keys normed over all heads at once and turned in part, sigmoid experts without shared ones.
+
+Follows src/models/minimax-m2.cpp, v0.5.0; releases from b9842 on do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.ggml import ops
+from memplan.llama.graph.feed_forward import GATINGS
+from memplan.llama.hparams import HParams, common
+from memplan.llama.refusals import died
+from memplan.llama.weights import Wanted, qkv
+from memplan.models.base import Architecture, Cuts, ModelGraph
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
+    from memplan.llama.keys import Keys
+    from memplan.llama.memory.base import Memory
+    from memplan.llama.refusals import Refusal
+    from memplan.releases import Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniMaxM2HParams(HParams):
+    """``gating``: how experts are weighted; they are as wide as ``n_ff``."""
+
+    gating: str
+
+
+class MiniMaxM2Graph(ModelGraph[MiniMaxM2HParams]):
+    """``llama_model_minimax_m2::graph``."""
+
+    def head(self) -> Tensor:
+        """Embeddings."""
+        cur = self.build_inp_embd()
+        self.inp_pos = self.build_inp_pos()
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.inp_out_ids = self.build_inp_out_ids()
+        return cur
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """Attention, then experts."""
+        (inp,) = given
+        hp, head, n = self.hp, self.hp.n_embd_head_v(il), inp.ne[1]
+        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
+        wide, narrow = head * hp.n_head[il], head * hp.n_head_kv[il]
+        q, k, v = self.build_qkv_rows(cur, il, wide, narrow, narrow)
+        for t, which in zip((q, k, v), "QKV", strict=True):
+            self.cb(t, f"{which}cur", il)
+        q = self.cb(self.norm(q, self.w(il, "attn_q_norm"), il), "Qcur_normed", il)
+        k = self.cb(self.norm(k, self.w(il, "attn_k_norm"), il), "Kcur_normed", il)
+        q = ops.reshape(q, head, hp.n_head[il], n)
+        k = ops.reshape(k, head, hp.n_head_kv[il], n)
+        v = self.cb(ops.reshape(v, head, hp.n_head_kv[il], n), "Vcur", il)
+        q = self.cb(self.rope(q, self.inp_pos, il), "Qcur", il)
+        k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
+        cur = self.build_attn(self.inp_attn, q, k, v, il)
+        if self.is_last(il):
+            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
+        cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
+        cur = self.build_moe_ffn(cur, il, gating=hp.gating)
+        return self.cb(ops.add(cur, ffn_inp), "l_out", il)
+
+
+class MiniMaxM2(Architecture[MiniMaxM2HParams]):
+    """``llama_model_minimax_m2``."""
+
+    name = "minimax-m2"
+    graph = MiniMaxM2Graph
+
+    def load_hparams(self, k: Keys, release: Release) -> MiniMaxM2HParams:
+        """``load_arch_hparams``."""
+        fields = common(k, release)
+        k.f32("attention.layer_norm_rms_epsilon")
+        k.u32_a_layer("expert_feed_forward_length", fields["n_layer_all"])
+        gating = k.u32("expert_gating_func", 0)
+        k.check(gating in GATINGS, f"expert_gating_func is {gating}, which llama.cpp does not know")
+        return MiniMaxM2HParams(**fields, gating=GATINGS[gating])
+
+    def tensors(
+        self, hp: MiniMaxM2HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        e, n, head = hp.n_embd, hp.n_expert, hp.n_embd_head_k()
+        yield Wanted("token_embd.weight", (e, hp.n_vocab))
+        yield Wanted("output_norm.weight", (e,))
+        yield Wanted("output.weight", (e, hp.n_vocab))
+        for il in range(hp.n_layer):
+            p, wide, narrow, ff = f"blk.{il}.", head * hp.n_head[il], hp.n_embd_k_gqa(il), hp.n_ff[il]
+            yield from qkv(have, il, e, wide, narrow, narrow)
+            yield Wanted(p + "attn_output.weight", (wide, e))
+            yield Wanted(p + "attn_norm.weight", (e,))
+            yield Wanted(p + "attn_q_norm.weight", (wide,))
+            yield Wanted(p + "attn_k_norm.weight", (narrow,))
+            yield Wanted(p + "ffn_norm.weight", (e,))
+            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+            yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
+            yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
+            yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+            yield Wanted(p + "exp_probs_b.bias", (n,))
+
+    def check_graph(self, hp: MiniMaxM2HParams, memory: Memory, release: Release) -> Refusal | None:
+        """Heads of values as long as those of keys."""
+        if hp.n_embd_head_v() != hp.n_embd_head_k():
+            return died("n_embd_head == hparams.n_embd_head_k()")
+        return None
+
+
+ARCHITECTURE = MiniMaxM2()
