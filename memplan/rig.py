@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from memplan.backends.cards import CONTEXT_MIB, find_card, suggest
+from memplan.backends.cards import CONTEXT_MIB, find_card
 from memplan.backends.devices import CUDA, METAL, ROCM, RPC, SYCL, VULKAN, Gpu, Rig, in_device_order
 from memplan.backends.vulkan_limits import limits_of
 from memplan.errors import RigError, shown
@@ -124,13 +124,14 @@ def make_gpu(
     card = find_card(name)
     if total is not None and capability is not None:
         left = max(0, total - CONTEXT_MIB * MIB) if free is None else free
-        return Gpu(name, total, left, capability, sms=card.sms if card is not None else 0)
+        shares = integrated if integrated is not None else card is not None and card.integrated
+        return Gpu(name, total, left, capability, integrated=shares, sms=card.sms if card is not None else 0)
     if card is None:
-        near = suggest(name)
-        hint = f"did you mean {' or '.join(near)}? Else" if near else "not a card that memplan knows:"
+        hint = _near(name) or "not a card that memplan knows:"
         raise RigError(f"{hint} give its figures: NAME:TOTAL_MIB:FREE_MIB:COMPUTE_CAPABILITY")
     gpu = card.gpu(total, free)
-    return gpu if capability is None else replace(gpu, compute_capability=capability)
+    gpu = gpu if capability is None else replace(gpu, compute_capability=capability)
+    return gpu if integrated is None else replace(gpu, integrated=integrated)
 
 
 def _other_gpu(
@@ -156,7 +157,7 @@ def _other_gpu(
         raise RigError(f"no CUDA device, but one for {_spelled(card.backend)}: leave its compute capability out")
     if total is None:
         if card.total_mib is None:
-            raise RigError("give its memory: NAME:TOTAL_MIB[:FREE_MIB]")
+            raise RigError(f"{_near(name)} give its memory: NAME:TOTAL_MIB[:FREE_MIB]".strip())
         total = max(card.total_mib * MIB, free or 0)
     gpu = card.gpu(total, free)
     if card.backend == VULKAN:
@@ -165,6 +166,14 @@ def _other_gpu(
         elif known is None:
             gpu = replace(gpu, limits=replace(gpu.vulkan_limits, known=False))
     return gpu if integrated is None else replace(gpu, integrated=integrated)
+
+
+def _near(name: str) -> str:
+    """Which known cards may have been meant; empty when none is near, or it is one of them."""
+    from memplan.backends.known import near_names
+
+    near = near_names(name)
+    return f"did you mean {' or '.join(near)}? Else" if near else ""
 
 
 def make_server(

@@ -251,9 +251,10 @@ def _entry(gpu: Gpu, count: int) -> dict[str, Any]:
         return {**entry, "rpc": gpu.endpoint}
     if gpu.compute_capability is None:
         entry["backend"] = "Metal" if gpu.backend == METAL else gpu.backend
+    if gpu.compute_capability is None or gpu.integrated:
         entry["integrated"] = gpu.integrated
-        if gpu.limits is not None and gpu.limits.known:
-            entry["limits"] = {name: getattr(gpu.limits, name) for name in LimitsEntry.model_fields}
+    if gpu.limits is not None and gpu.limits.known:
+        entry["limits"] = {name: getattr(gpu.limits, name) for name in LimitsEntry.model_fields}
     return entry
 
 

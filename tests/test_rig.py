@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memplan.backends.cards import suggest
 from memplan.backends.devices import Gpu
+from memplan.backends.known import near_names
 from memplan.errors import RigError
 from memplan.rig import parse_gpu_spec, parse_gpus
 from memplan.rig_file import load_rig, parse_rig, write_rig
@@ -98,9 +98,11 @@ def test_one_text_is_no_list() -> None:
 
 
 def test_other_makers_cards_are_near_to_none() -> None:
-    assert suggest("MI300X") == suggest("Radeon 3090") == []
-    assert suggest("RTX 3900")[0] == "RTX 3090"
-    assert suggest("3091")[0] == "RTX 3090"
+    assert near_names("Radeon 3090") == near_names("Xe 9") == []
+    assert "MI210" in near_names("MI250X") and near_names("RX 7950 XTX")[0] == "RX 7900 XTX"
+    assert all(near.startswith("Arc") for near in near_names("Arc B770"))
+    assert near_names("RTX 3900")[0] == "RTX 3090"
+    assert near_names("3091")[0] == "RTX 3090"
 
 
 def test_more_gpus_than_llama_cpp_takes() -> None:

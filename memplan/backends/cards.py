@@ -28,6 +28,8 @@ class Card:
     """A model of GPU; ``description`` as CUDA names it, ``total_mib`` as CUDA reports it (see ``reported``).
 
     ``sms``: multiprocessors: CUDA cores of NVIDIA's data sheets, by 128, or by 64 for V100, T4, A100, P100 and RTX 20.
+    ``bandwidth``: the memory's peak, GB/s, of the same data sheets; of two versions the slower.  ``integrated``: its
+    memory is the host's.
     """
 
     name: str
@@ -35,8 +37,10 @@ class Card:
     total_mib: int
     compute_capability: tuple[int, int]
     sms: int
+    bandwidth: int
     reported: bool
     aliases: tuple[str, ...] = ()
+    integrated: bool = False
 
     def gpu(self, total: int | None = None, free: int | None = None) -> Gpu:
         """This card as a device of a rig; ``total`` and ``free`` in bytes, where they are known better."""
@@ -44,97 +48,152 @@ class Card:
             total = max(self.total_mib * MIB, free or 0)
         if free is None:
             free = max(total - CONTEXT_MIB * MIB, 0)
-        return Gpu(self.description, total, free, self.compute_capability, sms=self.sms)
+        return Gpu(self.description, total, free, self.compute_capability, integrated=self.integrated, sms=self.sms)
 
 
-def _geforce(name: str, mib: int, cc: tuple[int, int], sms: int, reported: bool, *aliases: str) -> Card:
-    return Card(name, f"NVIDIA GeForce {name}", mib, cc, sms, reported, aliases)
+def _geforce(name: str, mib: int, cc: tuple[int, int], sms: int, gbs: int, reported: bool, *aliases: str) -> Card:
+    return Card(name, f"NVIDIA GeForce {name}", mib, cc, sms, gbs, reported, aliases)
 
 
-def _nvidia(name: str, mib: int, cc: tuple[int, int], sms: int, reported: bool, *aliases: str) -> Card:
-    return Card(name, f"NVIDIA {name}", mib, cc, sms, reported, aliases)
+def _nvidia(name: str, mib: int, cc: tuple[int, int], sms: int, gbs: int, reported: bool, *aliases: str) -> Card:
+    return Card(name, f"NVIDIA {name}", mib, cc, sms, gbs, reported, aliases)
 
 
-def _tesla(name: str, mib: int, cc: tuple[int, int], sms: int, reported: bool, *aliases: str) -> Card:
-    return Card(name, f"Tesla {name}", mib, cc, sms, reported, aliases)
+def _tesla(name: str, mib: int, cc: tuple[int, int], sms: int, gbs: int, reported: bool, *aliases: str) -> Card:
+    return Card(name, f"Tesla {name}", mib, cc, sms, gbs, reported, aliases)
 
 
 _PASCAL, _VOLTA, _TURING, _AMPERE_DC, _AMPERE = (6, 1), (7, 0), (7, 5), (8, 0), (8, 6)
 _ADA, _HOPPER, _BLACKWELL_DC, _BLACKWELL = (8, 9), (9, 0), (10, 0), (12, 0)
 
 CARDS: tuple[Card, ...] = (
-    _geforce("RTX 5090", 32606, _BLACKWELL, 170, True),
-    _geforce("RTX 5080", 15880, _BLACKWELL, 84, True),
-    _geforce("RTX 5070 Ti", 16302, _BLACKWELL, 70, True),
-    _geforce("RTX 5070", 12226, _BLACKWELL, 48, True),
-    _geforce("RTX 5060 Ti", 16311, _BLACKWELL, 36, True, "RTX 5060 Ti 16GB"),
-    _geforce("RTX 5060", 8150, _BLACKWELL, 30, True),
-    _geforce("RTX 4090", 24210, _ADA, 128, True),
-    _geforce("RTX 4080 SUPER", 16375, _ADA, 80, True),
-    _geforce("RTX 4080", 16375, _ADA, 76, True),
-    _geforce("RTX 4070 Ti SUPER", 16375, _ADA, 66, True),
-    _geforce("RTX 4070 Ti", 12282, _ADA, 60, False),
-    _geforce("RTX 4070 SUPER", 12282, _ADA, 56, False),
-    _geforce("RTX 4070", 11903, _ADA, 46, True),
-    _geforce("RTX 4060 Ti", 16380, _ADA, 34, True, "RTX 4060 Ti 16GB"),
-    _geforce("RTX 4060", 8188, _ADA, 24, False),
-    _geforce("RTX 3090 Ti", 24142, _AMPERE, 84, True),
-    _geforce("RTX 3090", 24268, _AMPERE, 82, True),
-    _geforce("RTX 3080 Ti", 12288, _AMPERE, 80, False),
-    _geforce("RTX 3080", 10239, _AMPERE, 68, True, "RTX 3080 10GB"),
-    _geforce("RTX 3070", 8191, _AMPERE, 46, True),
-    _geforce("RTX 3060", 12288, _AMPERE, 28, True, "RTX 3060 12GB"),
-    _geforce("RTX 2080 Ti", 11264, _TURING, 68, False),
-    _geforce("GTX 1080 Ti", 11264, _PASCAL, 28, False),
+    _geforce("RTX 5090", 32606, _BLACKWELL, 170, 1792, True),
+    _geforce("RTX 5080", 15880, _BLACKWELL, 84, 960, True),
+    _geforce("RTX 5070 Ti", 16302, _BLACKWELL, 70, 896, True),
+    _geforce("RTX 5070", 12226, _BLACKWELL, 48, 672, True),
+    _geforce("RTX 5060 Ti", 16311, _BLACKWELL, 36, 448, True, "RTX 5060 Ti 16GB"),
+    _geforce("RTX 5060", 8150, _BLACKWELL, 30, 448, True),
+    _geforce("RTX 4090", 24210, _ADA, 128, 1008, True),
+    _geforce("RTX 4080 SUPER", 16375, _ADA, 80, 736, True),
+    _geforce("RTX 4080", 16375, _ADA, 76, 717, True),
+    _geforce("RTX 4070 Ti SUPER", 16375, _ADA, 66, 672, True),
+    _geforce("RTX 4070 Ti", 12282, _ADA, 60, 504, False),
+    _geforce("RTX 4070 SUPER", 12282, _ADA, 56, 504, False),
+    _geforce("RTX 4070", 11903, _ADA, 46, 504, True),
+    _geforce("RTX 4060 Ti", 16380, _ADA, 34, 288, True, "RTX 4060 Ti 16GB"),
+    _geforce("RTX 4060", 8188, _ADA, 24, 272, False),
+    _geforce("RTX 3090 Ti", 24142, _AMPERE, 84, 1008, True),
+    _geforce("RTX 3090", 24268, _AMPERE, 82, 936, True),
+    _geforce("RTX 3080 Ti", 12288, _AMPERE, 80, 912, False),
+    _geforce("RTX 3080", 10239, _AMPERE, 68, 760, True, "RTX 3080 10GB"),
+    _geforce("RTX 3070", 8191, _AMPERE, 46, 448, True),
+    _geforce("RTX 3060", 12288, _AMPERE, 28, 360, True, "RTX 3060 12GB"),
+    _geforce("RTX 2080 Ti", 11264, _TURING, 68, 616, False),
+    Card("RTX 4090 48GB", "NVIDIA GeForce RTX 4090", 49140, _ADA, 128, 1008, False),
+    Card("RTX 3080 20GB", "NVIDIA GeForce RTX 3080", 20480, _AMPERE, 68, 760, False),
+    Card("RTX 2080 Ti 22GB", "NVIDIA GeForce RTX 2080 Ti", 22528, _TURING, 68, 616, False),
+    _geforce("GTX 1080 Ti", 11264, _PASCAL, 28, 484, False),
     Card(
         "RTX PRO 6000",
         "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
         97886,
         _BLACKWELL,
         188,
+        1792,
         True,
-        ("RTX PRO 6000 Blackwell", "RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX 6000 PRO", "6000 PRO"),
+        ("RTX PRO 6000 Blackwell", "RTX 6000 PRO", "6000 PRO"),
     ),
-    Card("RTX PRO 5000", "NVIDIA RTX PRO 5000 Blackwell", 48935, _BLACKWELL, 110, False, ("RTX PRO 5000 Blackwell",)),
-    Card("RTX PRO 4500", "NVIDIA RTX PRO 4500 Blackwell", 32623, _BLACKWELL, 82, False, ("RTX PRO 4500 Blackwell",)),
-    Card("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation", 49140, _ADA, 142, False),
-    Card("RTX 5000 Ada", "NVIDIA RTX 5000 Ada Generation", 32760, _ADA, 100, False),
-    Card("RTX 4000 Ada", "NVIDIA RTX 4000 Ada Generation", 20475, _ADA, 48, False),
-    Card("A6000", "NVIDIA RTX A6000", 48670, _AMPERE, 84, False, ("RTX A6000",)),
-    Card("A5000", "NVIDIA RTX A5000", 24564, _AMPERE, 64, False, ("RTX A5000",)),
-    _nvidia("A40", 46068, _AMPERE, 84, False),
-    _nvidia("A10", 23028, _AMPERE, 72, False),
-    _nvidia("A10G", 23028, _AMPERE, 80, False),
-    _nvidia("L4", 23034, _ADA, 58, False),
-    _nvidia("L40", 46068, _ADA, 142, False),
-    _nvidia("L40S", 45467, _ADA, 142, True),
+    Card(
+        "RTX PRO 6000 Max-Q",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        97288,
+        _BLACKWELL,
+        188,
+        1792,
+        True,
+        ("RTX PRO 6000 Blackwell Max-Q", "RTX 6000 PRO Max-Q", "6000 PRO Max-Q"),
+    ),
+    Card(
+        "RTX PRO 5000",
+        "NVIDIA RTX PRO 5000 Blackwell",
+        48935,
+        _BLACKWELL,
+        110,
+        1344,
+        False,
+        ("RTX PRO 5000 Blackwell",),
+    ),
+    Card(
+        "RTX PRO 4500", "NVIDIA RTX PRO 4500 Blackwell", 32623, _BLACKWELL, 82, 896, False, ("RTX PRO 4500 Blackwell",)
+    ),
+    Card(
+        "RTX PRO 4000", "NVIDIA RTX PRO 4000 Blackwell", 24467, _BLACKWELL, 70, 672, False, ("RTX PRO 4000 Blackwell",)
+    ),
+    Card("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation", 49140, _ADA, 142, 960, False),
+    Card("RTX 5000 Ada", "NVIDIA RTX 5000 Ada Generation", 32760, _ADA, 100, 576, False),
+    Card("RTX 4000 Ada", "NVIDIA RTX 4000 Ada Generation", 20475, _ADA, 48, 360, False),
+    Card("A6000", "NVIDIA RTX A6000", 48670, _AMPERE, 84, 768, False, ("RTX A6000",)),
+    Card("A5000", "NVIDIA RTX A5000", 24564, _AMPERE, 64, 768, False, ("RTX A5000",)),
+    Card("RTX 8000", "Quadro RTX 8000", 49152, _TURING, 72, 672, False),
+    _nvidia("A40", 46068, _AMPERE, 84, 696, False),
+    _nvidia("A10", 23028, _AMPERE, 72, 600, False),
+    _nvidia("A10G", 23028, _AMPERE, 80, 600, False),
+    _nvidia("L4", 23034, _ADA, 58, 300, False),
+    _nvidia("L20", 46068, _ADA, 92, 864, False),
+    _nvidia("L40", 46068, _ADA, 142, 864, False),
+    _nvidia("L40S", 45467, _ADA, 142, 864, True),
     Card(
         "A100 80GB",
         "NVIDIA A100-SXM4-80GB",
         81920,
         _AMPERE_DC,
         108,
+        2039,
         False,
         ("A100", "A100 80GB PCIe", "A100-PCIE-80GB"),
     ),
-    Card("A100 40GB", "NVIDIA A100-SXM4-40GB", 40960, _AMPERE_DC, 108, False, ("A100-PCIE-40GB", "A100 40GB PCIe")),
     Card(
-        "H100", "NVIDIA H100 80GB HBM3", 81081, _HOPPER, 132, True, ("H100 80GB", "H100 SXM", "H100 PCIe", "H100 SXM5")
+        "A100 40GB", "NVIDIA A100-SXM4-40GB", 40960, _AMPERE_DC, 108, 1555, False, ("A100-PCIE-40GB", "A100 40GB PCIe")
     ),
-    _nvidia("H200", 143771, _HOPPER, 132, False, "H200 SXM", "H200 141GB"),
-    _nvidia("B200", 183359, _BLACKWELL_DC, 148, False),
-    Card("V100", "Tesla V100-SXM2-32GB", 32510, _VOLTA, 80, False, ("V100 32GB", "V100-PCIE-32GB", "V100S-PCIE-32GB")),
-    Card("V100 16GB", "Tesla V100-SXM2-16GB", 16160, _VOLTA, 80, False, ("V100-PCIE-16GB",)),
-    _tesla("P40", 24438, _PASCAL, 30, False),
-    Card("P100", "Tesla P100-PCIE-16GB", 16276, (6, 0), 56, False, ("P100 16GB", "P100-SXM2-16GB")),
-    _tesla("T4", 14912, _TURING, 40, True),
+    Card(
+        "H100",
+        "NVIDIA H100 80GB HBM3",
+        81081,
+        _HOPPER,
+        132,
+        3350,
+        True,
+        ("H100 80GB", "H100 SXM", "H100 PCIe", "H100 SXM5"),
+    ),
+    _nvidia("H20", 97871, _HOPPER, 78, 4000, False),
+    Card("GH200", "NVIDIA GH200 480GB", 97871, _HOPPER, 132, 4000, False, ("GH200 96GB",)),
+    _nvidia("H200", 143771, _HOPPER, 132, 4800, False, "H200 SXM", "H200 141GB"),
+    _nvidia("B200", 183359, _BLACKWELL_DC, 148, 8000, False),
+    _nvidia("B300", 275040, (10, 3), 148, 8000, False, "B300 SXM6"),
+    Card("GB10", "NVIDIA GB10", 122572, (12, 1), 48, 273, False, ("DGX Spark",), integrated=True),
+    Card(
+        "V100",
+        "Tesla V100-SXM2-32GB",
+        32510,
+        _VOLTA,
+        80,
+        900,
+        False,
+        ("V100 32GB", "V100-PCIE-32GB", "V100S-PCIE-32GB"),
+    ),
+    Card("V100 16GB", "Tesla V100-SXM2-16GB", 16160, _VOLTA, 80, 900, False, ("V100-PCIE-16GB",)),
+    _tesla("P40", 24438, _PASCAL, 30, 347, False),
+    Card("P100", "Tesla P100-PCIE-16GB", 16276, (6, 0), 56, 732, False, ("P100 16GB", "P100-SXM2-16GB")),
+    _tesla("T4", 14912, _TURING, 40, 320, True),
 )
-"""Each name once; where a card came in two sizes, the plain name means the larger one that is common."""
+"""Each name once; where a card came in two sizes, the plain name means the larger one that is common. Those that were
+given more memory than their maker's have that after their name: drivers call them as they were."""
 
 _DROPPED = frozenset({"nvidia", "geforce", "tesla", "quadro", "generation"})
 
 
-def _key(name: str) -> str:
+def card_key(name: str) -> str:
+    """A name without case, spaces, dashes and the words that drivers put before it."""
     words = re.findall(r"[a-z]+|[0-9]+", name.lower())
     return "".join(w for w in words if w not in _DROPPED)
 
@@ -144,7 +203,7 @@ def _index() -> dict[str, Card]:
     index: dict[str, Card] = {}
     for card in CARDS:
         for name in (card.name, card.description, *card.aliases):
-            key = _key(name)
+            key = card_key(name)
             index.setdefault(key, card)
             if key.startswith(("rtx", "gtx")):
                 index.setdefault(key[3:], card)
@@ -157,14 +216,4 @@ def find_card(name: str) -> Card | None:
     >>> find_card("3090") is find_card("NVIDIA GeForce RTX 3090")
     True
     """
-    return _index().get(_key(name))
-
-
-def suggest(name: str) -> list[str]:
-    """Names of up to three cards that ``name`` may have been meant for, the nearest first."""
-    from difflib import get_close_matches
-
-    index, wanted = _index(), _key(name)
-    letters = wanted[:1].isalpha()  # a number alone is near to too much
-    near = get_close_matches(wanted, [key for key in index if key[:1].isalpha() == letters], n=12, cutoff=0.6)
-    return list(dict.fromkeys(index[key].name for key in near))[:3]
+    return _index().get(card_key(name))

@@ -7,10 +7,11 @@ of its memory (two thirds below 36 GB) unless ``iogpu.wired_limit_mb`` says othe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memplan.backends.cards import CONTEXT_MIB, MIB
-from memplan.backends.devices import METAL, VULKAN, Gpu
+from memplan.backends.devices import METAL, ROCM, VULKAN, Gpu
 
 _SMALL_MAC_GB = 36
 
@@ -55,11 +56,19 @@ _CARDS: dict[str, OtherCard] = {
     "rx 6900 xt": _amd("AMD Radeon RX 6900 XT", "NAVI21", 16368, 512),
     "rx 9070 xt": _amd("AMD Radeon RX 9070 XT", "GFX1201", 16304, 640),
     "rx 9070": _amd("AMD Radeon RX 9070", "GFX1201", 16304, 640),
-    "ai pro r9700": _amd("AMD Radeon AI PRO R9700", "GFX1201", 32624, 640),
+    "v620": _amd("AMD Radeon PRO V620", "NAVI21", 32752, 512),
+    "mi50": _amd("AMD Instinct MI60 / MI50", "VEGA20", 32752, 1024),
+    "mi210": OtherCard("AMD Instinct MI210", ROCM, 65520, bandwidth=1638),
+    "mi300x": OtherCard("AMD Instinct MI300X", ROCM, 196592, bandwidth=5300),
+    "r9700": _amd("AMD Radeon AI PRO R9700", "GFX1201", 32624, 640),
     "w7900": _amd("AMD Radeon PRO W7900", "NAVI31", 49136, 864),
     "arc a770": _arc("A770", "DG2", 16288, 560),
     "arc b580": _arc("B580", "BMG G21", 12216, 456),
+    "arc pro b50": _arc("Pro B50", "BMG G21", 16384, 224),
     "arc pro b60": _arc("Pro B60", "BMG G21", 24480, 456),
+    "arc pro b65": _arc("Pro B65", "BMG G31", 32768, 608),
+    "arc pro b70": _arc("Pro B70", "BMG G31", 32768, 608),
+    "780m": _amd("AMD Radeon 780M Graphics", "PHOENIX", None, None, integrated=True),
     "strix halo": _STRIX_HALO,
     "8060s": _STRIX_HALO,
     "ryzen ai max+ 395": _STRIX_HALO,
@@ -70,14 +79,17 @@ _MACS: dict[str, tuple[int, float]] = {
     "m1": (16, 68), "m1 pro": (32, 200), "m1 max": (64, 400), "m1 ultra": (128, 800), "m2": (24, 100),
     "m2 pro": (32, 200), "m2 max": (96, 400), "m2 ultra": (192, 800), "m3": (24, 100), "m3 pro": (36, 150),
     "m3 max": (128, 400), "m3 ultra": (512, 819), "m4": (32, 120), "m4 pro": (64, 273), "m4 max": (128, 546),
+    "m5": (32, 153), "m5 pro": (64, 307), "m5 max": (128, 614),
 }  # fmt: skip
 """The most memory that each Apple chip comes with, GB, which its name alone means; and its bandwidth, GB/s."""
 
 _MAC = re.compile(r"(?:apple )?(m[1-9](?: (?:pro|max|ultra))?)(?: \(?([0-9]{1,4}) ?gb\)?)?")
 _METAL_WORDS = re.compile(r"\b(apple|mac|macbook|metal)\b")
-_VULKAN_WORDS = re.compile(r"\b(amd|radeon|rx|ryzen|strix|intel|arc|iris|vulkan)\b")
+_VULKAN_WORDS = re.compile(r"\b(amd|radeon|instinct|rx|ryzen|strix|intel|arc|iris|vulkan)\b")
 _INTEGRATED = re.compile(r"\b(strix|ryzen|8060s|8050s|iris|[678][0-9]0m)\b|arc graphics")
-_BESIDE = re.compile(r"^(?:amd |intel )?(?:radeon )?(?:pro (?=w))?|(?: graphics)?(?: \(.*\))?$")
+_BESIDE = re.compile(
+    r"^(?:amd |intel )?(?:radeon |instinct )?(?:mi60 / )?(?:(?:ai )?pro (?=[wrv]))?|(?: graphics)?(?: \(.*\))?$"
+)
 
 
 def find_other(name: str) -> OtherCard | None:
@@ -104,3 +116,20 @@ def find_other(name: str) -> OtherCard | None:
     if _VULKAN_WORDS.search(words) and "nvidia" not in words:
         return OtherCard(name, VULKAN, None, _INTEGRATED.search(words) is not None)
     return None
+
+
+def named_cards() -> Iterator[tuple[str, OtherCard]]:
+    """Every known card and chip, by the name that ``--gpu`` takes."""
+    seen: set[OtherCard] = set()
+    for name, card in _CARDS.items():
+        if card not in seen:
+            seen.add(card)
+            yield _SPELLED.get(name, name.upper().replace("ARC PRO", "Arc Pro").replace("ARC", "Arc")), card
+    for chip in _MACS:
+        name = " ".join(word.capitalize() for word in chip.split())
+        found = find_other(name)
+        if found is not None:
+            yield name, found
+
+
+_SPELLED = {"strix halo": "Strix Halo", "mi300x": "MI300X"}

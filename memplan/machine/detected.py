@@ -38,13 +38,14 @@ class Found:
 
     def gpu(self) -> Gpu:
         """As a device of a rig: of its own backend if there is a plan for it, else of CUDA."""
+        free = min(self.free, self.total)
+        integrated = self.backend != METAL and self.unified
         if self.backend in BACKENDS and self.backend != CUDA:
-            integrated = self.backend == VULKAN and self.unified
-            free = min(self.free, self.total)
             return Gpu(self.description, self.total, free, backend=self.backend, integrated=integrated)
         card = find_card(self.description)
         capability = self.capability or (card.compute_capability if card else ASSUMED_CAPABILITY)
-        return Gpu(self.description, self.total, min(self.free, self.total), capability)
+        sms = card.sms if card is not None else 0
+        return Gpu(self.description, self.total, free, capability, integrated=integrated, sms=sms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,18 +33,6 @@ hyper-connections, take as much at 1 Gbit/s. A faster network costs less, a busy
 DEFAULT_HOST = "2xDDR5-5600"
 """Two channels, as a desktop has them."""
 
-_PEAK = {
-    "RTX 5090": 1792, "RTX 5080": 960, "RTX 5070 Ti": 896, "RTX 5070": 672, "RTX 5060 Ti": 448, "RTX 5060": 448,
-    "RTX 4090": 1008, "RTX 4080 SUPER": 736, "RTX 4080": 717, "RTX 4070 Ti SUPER": 672, "RTX 4070 Ti": 504,
-    "RTX 4070 SUPER": 504, "RTX 4070": 504, "RTX 4060 Ti": 288, "RTX 4060": 272, "RTX 3090 Ti": 1008,
-    "RTX 3090": 936, "RTX 3080 Ti": 912, "RTX 3080": 760, "RTX 3070": 448, "RTX 3060": 360, "RTX 2080 Ti": 616,
-    "GTX 1080 Ti": 484, "RTX PRO 6000": 1792, "RTX PRO 5000": 1344, "RTX PRO 4500": 896, "RTX 6000 Ada": 960,
-    "RTX 5000 Ada": 576, "RTX 4000 Ada": 360, "A6000": 768, "A5000": 768, "A40": 696, "A10": 600, "A10G": 600,
-    "L4": 300, "L40": 864, "L40S": 864, "A100 80GB": 2039, "A100 40GB": 1555, "H100": 3350, "H200": 4800,
-    "B200": 8000, "V100": 900, "V100 16GB": 900, "P40": 347, "P100": 732, "T4": 320,
-}  # fmt: skip
-"""Peak bandwidth of the known cards, GB/s, from their makers' data sheets; of two versions the slower."""
-
 _UNKNOWN_GPU = 500.0
 _MEMORY = re.compile(r"(?:([0-9]{1,2})\s*[x*]\s*)?(?:LP)?DDR([345])X?-([0-9]{3,5})", re.IGNORECASE)
 
@@ -107,7 +95,7 @@ def card_bandwidth(description: str) -> float | None:
     """Peak GB/s of a known card, or None."""
     card = find_card(description)
     if card is not None:
-        return _PEAK.get(card.name)
+        return card.bandwidth
     other = find_other(description)
     return None if other is None else other.bandwidth
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.backends.cards import CARDS, CONTEXT_MIB, MIB, find_card, suggest
+from memplan.backends.cards import CARDS, CONTEXT_MIB, MIB, find_card
 from memplan.backends.devices import Gpu
+from memplan.backends.known import known_cards, near_names
 from memplan.errors import RigError
+from memplan.rig import parse_gpu_spec
 
 
 @pytest.mark.parametrize(
@@ -29,8 +31,11 @@ def test_names(name: str, card: str) -> None:
 
 
 def test_every_name_of_every_card_means_it() -> None:
+    described: set[str] = set()
     for card in CARDS:
-        for name in (card.name, card.description, *card.aliases):
+        own = () if card.description in described else (card.description,)  # a driver does not tell added memory
+        described.add(card.description)
+        for name in (card.name, *own, *card.aliases):
             assert find_card(name) is card, name
 
 
@@ -39,12 +44,12 @@ def test_every_name_of_every_card_means_it() -> None:
 )
 def test_near_misses(name: str, near: str) -> None:
     assert find_card(name) is None
-    assert near in suggest(name)
+    assert near in near_names(name)
 
 
 def test_nothing_near() -> None:
-    assert find_card("toaster") is None and suggest("toaster") == []
-    assert find_card("") is None and suggest("") == []
+    assert find_card("toaster") is None and near_names("toaster") == []
+    assert find_card("") is None and near_names("") == []
 
 
 def test_as_a_device() -> None:
@@ -62,3 +67,13 @@ def test_as_a_device() -> None:
 def test_impossible_devices(total: int, free: int, cc: tuple[int, int]) -> None:
     with pytest.raises(RigError, match="card"):
         Gpu("a card", total, free, cc)
+
+
+def test_every_known_card_can_be_asked_for_by_the_name_that_is_listed() -> None:
+    cards = known_cards()
+    assert {card.maker for card in cards} == {"NVIDIA", "AMD", "Intel", "Apple"}
+    assert len({card.name for card in cards}) == len(cards) > 90
+    for card in cards:
+        (gpu,) = parse_gpu_spec(card.name if card.total_mib else f"{card.name}:60000")
+        assert gpu.backend == card.backend and gpu.total == (card.total_mib or 60000) * MIB, card.name
+        assert card.name in near_names(card.name)
