@@ -73,11 +73,10 @@ def run(argv: Sequence[str]) -> int:
     flags = parse_flags(arguments.flags, arguments.app)
 
     from memplan.diagnosing.diagnosis import Asked, diagnose_all
-    from memplan.diagnosing.lines import clean_lines
     from memplan.diagnosing.reader import read_log
     from memplan.output.diagnosis import render_diagnoses, render_diagnoses_json
 
-    loads = read_log(clean_lines(_chunks(arguments.model)))
+    loads = read_log(_chunks(arguments.model))
     if not loads:
         name = "the log" if arguments.model == _STDIN else shown(arguments.model)
         raise LogError(f"{name}: llama.cpp loads no model in it; give what llama-server prints, best with -v")
@@ -120,15 +119,20 @@ def _chunks(path: str) -> Iterator[bytes]:
         raise LogError("stdin is closed: pipe a log in, or give its file")
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if path == _STDIN else open_input(path) as file:
-            yield from _read(file)
+            size = 0 if path == _STDIN else os.fstat(file.fileno()).st_size
+            with terminal.ProgressBar("reading MiB:", unit="") as bar:
+                yield from _read(file, size, bar)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise LogError(f"{shown(path)}: {reason}; give the log that llama-server printed") from None
 
 
-def _read(file: IO[bytes] | FileIO) -> Iterator[bytes]:
+def _read(file: IO[bytes] | FileIO, size: int, bar: terminal.ProgressBar) -> Iterator[bytes]:
+    read = 0
     while chunk := file.read(_CHUNK):
         yield chunk
+        read += len(chunk)
+        bar(read >> 20, max(size, read) >> 20 if size > _CHUNK else None)
 
 
 __all__ = ["Arguments", "chosen", "run"]

@@ -54,8 +54,15 @@ def overwrite(stream: TextIO, text: str = "") -> None:
 class ProgressBar:
     """One line on stderr that is overwritten, and wiped at the end; nothing when stderr is no terminal."""
 
-    def __init__(self, what: str, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        what: str,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        unit: str = " estimates",
+    ) -> None:
         self._what = what
+        self._unit = unit
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._started = self._shown = clock()
@@ -78,7 +85,7 @@ class ProgressBar:
             return
         self._shown, self._drawn = now, True
         if of is None:
-            text = f"{done} estimates"
+            text = f"{done}{self._unit}"
         else:
             filled = done * 30 // of
             text = f"[{'#' * filled}{' ' * (30 - filled)}] {done} of {of}"

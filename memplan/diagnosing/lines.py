@@ -26,15 +26,38 @@ def clean_lines(chunks: Iterable[bytes]) -> Iterator[str]:
     message. UTF-16 with a byte-order mark is read too, as PowerShell's ``>`` writes it. Raises LogError for a log that
     has no end.
     """
+    for block in blocks(chunks):
+        yield from map(clean, block[:-1].split(b"\n"))
+
+
+def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """A log in blocks of whole lines, UTF-8, each line with a line feed at its end. Raises LogError, as above."""
     rest = b""
     for chunk in _utf8(chunks):
-        lines = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
-        rest = lines.pop()[-MAX_LINE * 8 :]
-        for line in lines:
-            if line:
-                yield clean(line)
+        data = rest + chunk
+        held = data.endswith(b"\r")  # perhaps half of a line's end
+        data = (data[:-1] if held else data).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        end = data.rfind(b"\n") + 1
+        rest = data[end:][-MAX_LINE * 8 :] + b"\r" * held
+        if end:
+            yield data[:end]
     if rest:
-        yield clean(rest)
+        yield rest.rstrip(b"\r") + b"\n"
+
+
+def marked(block: bytes, marks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines of a block that hold one of ``marks``, each with the number of lines before it."""
+    starts: set[int] = set()
+    for mark in marks:
+        at = block.find(mark)
+        while at >= 0:
+            starts.add(block.rfind(b"\n", 0, at) + 1)
+            at = block.find(mark, block.find(b"\n", at))
+    number = at = 0
+    for start in sorted(starts):
+        number += block.count(b"\n", at, start)
+        at = start
+        yield number, block[start : block.find(b"\n", start)]
 
 
 def _utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:

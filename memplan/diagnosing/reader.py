@@ -11,12 +11,19 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from memplan.diagnosing.lines import blocks, clean, marked
 from memplan.diagnosing.log import Failure, Load, LogGpu, Stage
+from memplan.errors import LogError
 from memplan.llama.flags import without_secrets
 
 MAX_LOADS: Final = 200
 """Loads that are kept of one log, the last ones."""
 
+_MAX_LINES: Final = 1_000_000
+_MAX_SIZE: Final = 48 << 20
+"""Lines that may say something, and bytes of them: a load has some thousand."""
+
+_MAX_COMMANDS: Final = 500
 _MAX_FAILURES: Final = 50
 _MAX_KEYS: Final = 2000
 _MAX_NAMES: Final = 100
@@ -31,22 +38,47 @@ _MIB: Final = r"=\s*([0-9]{1,9}\.[0-9]{2}) MiB"
 
 
 class LogReader:
-    """Feed it lines; ``loads`` are those found so far."""
+    """Feed it lines; ``loads`` are those found so far.
+
+    What a line costs grows with its length, whatever is in it: no pattern goes on further than some hundred characters
+    from where it begins.
+    """
 
     def __init__(self) -> None:
         self.loads: list[Load] = []
         self._process = Load()
         self._load: Load | None = None
         self._line = 0
+        self._commands = 0
 
     def feed(self, lines: Iterable[str]) -> None:
         """Take in some lines."""
         for line in lines:
             self._line += 1
-            for mark, pattern, take in _RULES:
-                if mark in line and (match := pattern.search(line)):
-                    take(self, match)
-                    break
+            self._read(line, _RULES)
+
+    def feed_bytes(self, chunks: Iterable[bytes]) -> None:
+        """Take in a log, of which only lines that may say something are looked at. Raises LogError."""
+        lines = size = 0
+        for block in blocks(chunks):
+            rules = [rule for rule, mark in zip(_RULES, _MARKS, strict=True) if mark in block]
+            before = self._line
+            for number, line in marked(block, {rule[0].encode() for rule in rules}):
+                lines, size = lines + 1, size + len(line)
+                self._line = before + number + 1
+                self._read(clean(line), rules)
+            if lines > _MAX_LINES or size > _MAX_SIZE:
+                raise LogError(
+                    f"the log has more than {_MAX_LINES:,} lines, or {_MAX_SIZE >> 20} MiB, of what llama.cpp says when"
+                    " it loads a model; cut out where it loads the one in question"
+                )
+            self._line = before + block.count(b"\n")
+
+    def _read(self, line: str, rules: Iterable[_Rule]) -> None:
+        for mark, pattern, take in rules:
+            if mark in line and (match := pattern.search(line)):
+                take(self, match)
+                break
 
     @property
     def current(self) -> Load:
@@ -95,7 +127,8 @@ class LogReader:
         self._process.version = self.current.version = m[1]
 
     def _command(self, m: re.Match[str]) -> None:
-        words = split_command(m[2])
+        self._commands += 1
+        words = split_command(m[2]) if self._commands <= _MAX_COMMANDS else []
         if self._load is not None:
             self.new_process()
         program = {"serve": "llama-server", "server": "llama-server", "cli": "llama-cli"}.get(m[1], m[1])
@@ -286,10 +319,10 @@ def split_command(text: str) -> list[str]:
         return text.split()
 
 
-def read_log(lines: Iterable[str]) -> list[Load]:
-    """Every load of a model in a log."""
+def read_log(chunks: Iterable[bytes]) -> list[Load]:
+    """Every load of a model in a log that comes in chunks. Raises LogError for one that has no end."""
     reader = LogReader()
-    reader.feed(lines)
+    reader.feed_bytes(chunks)
     return reader.finish()
 
 
@@ -299,17 +332,22 @@ def _add(sizes: dict[str, float], name: str, mib: float) -> None:
 
 
 _Take = Callable[[LogReader, re.Match[str]], None]
+_Rule = tuple[str, re.Pattern[str], _Take]
 _R = LogReader
 _SETTINGS: Final = (
     "n_seq_max|n_ctx|n_ctx_seq|n_batch|n_ubatch|flash_attn|kv_unified|n_rs_seq|n_outputs_max|n_outputs_max_per_seq"
 )
 
 # (words that the line must have, the pattern, what to do): the first that is found holds
-_RULES: Final[tuple[tuple[str, re.Pattern[str], _Take], ...]] = tuple(
+_RULES: Final[tuple[_Rule, ...]] = tuple(
     (mark, re.compile(pattern, re.ASCII) if isinstance(pattern, str) else pattern, take)
     for mark, pattern, take in (
         ("assigned to device", r": layer\s+(\d{1,5}) assigned to device ([A-Za-z]{1,20}\d{0,3}),", _R._layer),
-        ("buffer type overridden", r"tensor (\S{1,80}) \(.*buffer type overridden to (\S{1,40})", _R._overridden),
+        (
+            "buffer type overridden",
+            r"tensor (\S{1,80}) \([^()]{0,60}\) buffer type overridden to (\S{1,40})",
+            _R._overridden,
+        ),
         (" - kv ", r"llama_model_loader: - kv\s+\d+:\s+(\S{1,200})\s+(\S{1,40})\s+= ?(.*)$", _R._key),
         (" - type ", r"llama_model_loader: - type\s+(\w{1,20}):\s+(\d{1,9}) tensors", _R._type_count),
         ("model buffer size", r"(\S{1,40}) model buffer size " + _MIB, _R._model_buffer),
@@ -317,7 +355,7 @@ _RULES: Final[tuple[tuple[str, re.Pattern[str], _Take], ...]] = tuple(
         ("state buffer size", r"(\S{1,40}) DSV4 \w+ state buffer size " + _MIB, _R._context_buffer),
         ("output buffer size", r"(\S{1,40})  output buffer size " + _MIB, _R._output_buffer),
         ("compute buffer size", r"(\S{1,40}) compute buffer size " + _MIB, _R._compute_buffer),
-        (", K (", r"cells,.*K \((\w+)\):.*V \((\w+)\):", _R._cache_type),
+        (", K (", r"cells,[^()]{0,60}\), K \((\w{1,10})\):[^()]{0,40}V \((\w{1,10})\):", _R._cache_type),
         ("llama_context: ", rf"llama_context: ({_SETTINGS})\s+= (\S+)", _R._setting),
         (
             "nodes = ",
@@ -331,11 +369,19 @@ _RULES: Final[tuple[tuple[str, re.Pattern[str], _Take], ...]] = tuple(
         ("sched copies", r"sched copies = (\d{1,4})", _R._copies),
         ("set to disabled", r": ([\w() -]{3,60}?)(?: was auto,| not supported,) set to disabled", _R._disabled),
         ("retrying without pipeline", r"retrying without pipeline parallelism", _R._retried),
-        ("loaded meta data with", r"and (\d{1,9}) tensors from (.*?)(?: \(version .*\))?$", _R._meta_data),
+        (
+            "loaded meta data with",
+            r"and (\d{1,9}) tensors from (.*?)(?: \(version [^()]{0,60}(?:\([^()]{0,60}\))?\))?$",
+            _R._meta_data,
+        ),
         ("loading model", r"load_model: loading model '([^']{1,1000})'", _R._model_path),
         ("no_alloc", r"print_info: no_alloc\s+= (\d)", _R._dry),
         ("offloaded ", r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU", _R._offloaded),
-        ("using device ", r"using device (\S{1,40}) \((.*?)\) (?:\(\S+\) )?- (\d{1,9}) MiB free", _R._using_device),
+        (
+            "using device ",
+            r"using device (\S{1,40}) \((.{0,100}?)\) (?:\(\S{1,40}\) )?- (\d{1,9}) MiB free",
+            _R._using_device,
+        ),
         ("ggml_cuda_init: found", r"ggml_cuda_init: found (\d+)", _R._cuda_init),
         (
             "MiB free)",
@@ -366,14 +412,20 @@ _RULES: Final[tuple[tuple[str, re.Pattern[str], _Take], ...]] = tuple(
         ("invalid argument", r"(error: invalid argument: .*)", _R._refused),
         ("error while handling", r"(error while handling argument .*)", _R._refused),
         ("error loading model", r"error loading model: (.*)", _R._refused),
-        ("llama_init_from_model: ", r"_model: (.*(?:not support|requires|must be|cannot).*)", _R._refused),
+        (
+            "llama_init_from_model: ",
+            r"llama_init_from_model: ((?=.{0,300}(?:not support|requires|must be|cannot)).*)",
+            _R._refused,
+        ),
         ("Out of memory: Killed", r"Out of memory: Killed process \d+ \(llama.*", _R._killed),
         ("oom-kill", r"oom-kill.*", _R._killed),
-        ("Killed", r"(?:^|\s)Killed\s*(?:\(core dumped\))?$|\bKilled\b.*llama-\w+", _R._killed),
-        ("model loaded", r"(?:main|srv|llama_server)\b.*model loaded$", _R._ready),
+        ("Killed", r"(?:^|\s)Killed\s*(?:\(core dumped\))?$|\bKilled\b.{0,60}llama-\w{1,20}", _R._killed),
+        ("model loaded", r"(?:main|srv|llama_server)\b.{0,80}model loaded$", _R._ready),
         ("is listening on", r"server is listening on", _R._ready),
         ("listening on http", r"listening on http", _R._ready),
         ("llama-", _COMMAND, _R._command),
         ("llama", _COMMAND_OF_LLAMA, _R._command),
     )
 )
+
+_MARKS: Final = tuple(mark.encode() for mark, _, _ in _RULES)

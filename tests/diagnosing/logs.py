@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 from memplan.diagnosing.diagnosis import Diagnosis, diagnose
-from memplan.diagnosing.lines import clean_lines
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.reader import read_log
 
@@ -19,7 +18,7 @@ def text(name: str) -> str:
 
 
 def loads(log: str | bytes) -> list[Load]:
-    return read_log(clean_lines([log.encode() if isinstance(log, str) else log]))
+    return read_log([log.encode() if isinstance(log, str) else log])
 
 
 @cache

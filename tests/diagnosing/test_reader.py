@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import pytest
 
 from memplan.diagnosing.lines import MAX_LINE, clean, clean_lines
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.reader import read_log, split_command
+from memplan.errors import LogError
 from tests.diagnosing.logs import GOOD, LOGS, loads, text
 
 
@@ -78,7 +80,7 @@ def test_logs_that_are_none() -> None:
 def test_text_as_powershell_writes_it(encoding: str) -> None:
     data = (b"\xfe\xff" if encoding == "utf-16-be" else b"") + GOOD.replace("\n", "\r\n").encode(encoding)
     for size in (1, 4095, len(data)):
-        read = read_log(clean_lines(data[at : at + size] for at in range(0, len(data), size)))
+        read = read_log(data[at : at + size] for at in range(0, len(data), size))
         assert [(x.path, x.compute, len(x.metadata)) for x in read] == [
             (x.path, x.compute, len(x.metadata)) for x in loads(GOOD)
         ]
@@ -105,3 +107,26 @@ def test_no_line_takes_long() -> None:
 def test_the_logs_here_name_nobodys_machine() -> None:
     for path in LOGS.glob("*.log"):
         assert not re.search(r"/root|/home/(?!user)", path.read_text()), path
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a\n", "a", "\n", "Killed " * 500 + "\n", "using device x (" * 250 + "\n", "cells," * 600 + ", K (\n",
+     "tensor x (" * 300 + "buffer type overridden\n", "llama_init_from_model: " * 150 + "\n",
+     "main" * 900 + "model loaded!\n", "and 1 tensors from (version " * 100 + "loaded meta data with\n",
+     "$ llama-server -m x ' " * 150 + "\n"],
+)  # fmt: skip
+def test_a_log_costs_little_more_than_its_size(line: str) -> None:
+    data = (line * (2_000_000 // len(line))).encode()
+    start = time.process_time()
+    read_log([data])
+    assert time.process_time() - start < 5
+
+
+def test_lines_are_counted_and_too_many_that_matter_are_refused() -> None:
+    log = "\n\r\nnothing\n" * 100 + "Killed\nmore\n"
+    assert [load.failures[0].kind for load in loads(log)] == ["killed"]
+    (first, second) = loads("x\n\n" + GOOD + "\n" * 50 + GOOD)
+    assert second.line - first.line == GOOD.count("\n") + 50
+    with pytest.raises(LogError, match="cut out where"):
+        read_log([b"llama-\n" * 100_000] * 11)

@@ -19,7 +19,6 @@ from typing import Any
 from memplan.cli.arguments import parse_arguments
 from memplan.cli.options import read_options
 from memplan.diagnosing.diagnosis import diagnose
-from memplan.diagnosing.lines import clean_lines
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.reader import read_log
 from memplan.errors import MemplanError
@@ -173,7 +172,7 @@ def _loads(r: Random) -> list[Load]:
     data = r.choice((b"\n", b"\r\n", b"\r")).join(lines)
     step = r.choice((1 << 20, 777, 64))
     try:
-        return read_log(clean_lines(data[i : i + step] for i in range(0, len(data), step)))
+        return read_log(data[i : i + step] for i in range(0, len(data), step))
     except MemplanError as error:
         _one_line(error)
         return []
