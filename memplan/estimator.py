@@ -90,7 +90,10 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An estimate, the model, and what it was made from; None of that when llama.cpp would not start."""
+    """An estimate, the model, and what it was made from.
+
+    None of that when llama.cpp would not start, or where the release's graphs are not followed.
+    """
 
     estimate: Estimate
     model: Model
@@ -121,7 +124,8 @@ def answer(question: Question, plain: bool = False) -> Answer:
     notes += settings_notes(result, found.weight_use)
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
     keys = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)
-    reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, question.release_note, keys)
+    graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
+    reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, question.release_note, keys, graphs)
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)
     return replace(found, estimate=replace(result, notes=(*notes, *question.notes), approximate=inexact))
 
@@ -165,6 +169,10 @@ def workshop_of(question: Question) -> Workshop:
     return workshop(question.rig, question.release, question.without_ops)
 
 
+NOTHING_RESERVED = Reservation((), [], (0, 0), (0, 0), frozenset(), ())
+"""Of a release whose graphs are not followed."""
+
+
 class _Work:
     """One estimate in the making."""
 
@@ -202,6 +210,8 @@ class _Work:
             return self._refusal(refusal)
         params = ContextParams.of(flags, hp)
         memory = model.arch.memory(hp, CacheBuilder(hp, flags, params, placement), self.release)
+        if not self.release.graphs_followed:
+            return Answer(self._estimate(params, placement, memory, NOTHING_RESERVED), model)
         refusal = model.arch.check_graph(hp, memory, self.release)
         if refusal is None and by_rows:
             gpus = zip(self.workshop.machine.gpus, self.rig.gpus, strict=True)

@@ -171,3 +171,18 @@ def test_two_makers_cards_are_two_backends() -> None:
     assert on_other.splits == (38, 38)
     unused = estimate(header("mxfp4"), flags(f"{words} -ncmoe 18"), gpus, "b10441")
     assert "ROCm0" not in unused.buffers  # an integrated GPU beside another
+
+
+def test_the_fork_that_had_the_model_first() -> None:
+    """Its weights as a card had them; caches by its source: rows of the window, states, compressed rows."""
+    found = estimate(header("antirez-q2"), flags("-c 65536 -np 1"), parse_gpus(["H200"]), "antirez")
+    cuda, host = found.buffers["CUDA0"], found.buffers["CUDA_Host"]
+    assert (round(cuda.model / MIB, 2), host.model / MIB) == (81687.67, 1010)
+    window, states = 43 * 768 * 512 * 2, 41 * 2 * 65536 * 4
+    compressed = 21 * 16384 * (512 + 128) * 2 + 20 * 512 * 512 * 2
+    assert cuda.context - (window + states + compressed) == 0
+    assert (cuda.compute, found.nodes) == (0, (0, 0))
+    assert "compute buffers are missing" in found.approximate
+    four = estimate(header("antirez-q2"), flags("-c 65536 -np 4 -kvu"), parse_gpus(["H200"]), "antirez")
+    window = 43 * 1024 * 512 * 2  # unified: one window a slot, and a ubatch
+    assert four.buffers["CUDA0"].context == window + 4 * (states + compressed)

@@ -19,7 +19,7 @@ def compare(before: Explanation, after: Explanation) -> Comparison:
     and size, then what lies in gaps between, and whose lifetimes and places differ.
     """
     parts = tuple(_parts(before.estimate, after.estimate))
-    if before.estimate.refused is not None or after.estimate.refused is not None:
+    if not before.buffers or not after.buffers:  # refused, or of a release whose graphs are not followed
         return Comparison(before, after, parts)
     match = Counterparts(before, after)
     buffers = ({b.device: b for b in before.buffers}, {b.device: b for b in after.buffers})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from memplan.releases.finding import changed_between, find_release
 from memplan.releases.known import (
+    ANTIREZ,
     B9842,
     B9924,
     B9988,
@@ -27,6 +28,7 @@ from memplan.releases.known import (
 from memplan.releases.switches import Indexer, QuantizedConcat, Release, SplitInputs
 
 __all__ = [
+    "ANTIREZ",
     "B9842",
     "B9924",
     "B9988",

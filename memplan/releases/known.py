@@ -45,6 +45,8 @@ B9842 = Release(
     ffn_inputs_first=False,
     rotates_compressed_keys=False,
     masks_follow_attention=False,
+    hybrid_memory=False,
+    graphs_followed=True,
     blocks_over_all_slots=False,
     indexer_probe=False,
     gated_delta_net_probe=True,
@@ -84,6 +86,23 @@ LID_CUDA = replace(
     cuda_indexer=True,
     cuda_indexer_keys=frozenset({"f16"}),
     cuda_indexer_keys_unknown=frozenset({"f32"}),
+)
+
+ANTIREZ = replace(
+    B9842,
+    name="antirez",
+    build=8920,
+    after=8920,
+    asked=False,
+    changed=(
+        "antirez' fork of build 8920, the first llama.cpp with DeepSeek-V4 (April 2026, for Metal and the CPU): keys of"
+        " the sliding window, compressed keys of each slot without padding, and recurrent states of 0.5 MiB for each"
+        " slot and layer that compresses. Weights and caches alone are followed, by its source. Compute buffers are"
+        " missing: they are reserved for a graph with nodes for every token of the ubatch, and no answer is known to"
+        " hold one against."
+    ),
+    hybrid_memory=True,
+    graphs_followed=False,
 )
 
 B9924 = replace(
@@ -320,7 +339,7 @@ BUILDS: tuple[Release, ...] = (
 RELEASES = tuple(r for r in BUILDS if r.asked)
 """Those of which a real llama.cpp was asked."""
 
-FORKS: tuple[Release, ...] = (LID_CUDA,)
+FORKS: tuple[Release, ...] = (ANTIREZ, LID_CUDA)
 """Modelled forks, found by name alone."""
 
 LATEST = [r for r in RELEASES if r.name.startswith("v")][-1]

@@ -143,6 +143,10 @@ class Release:
     work on rows (llama_mul_mat_hadamard). Before, such a cache left every layer with attention over the raw window
     alone (build_attention)."""
 
+    hybrid_memory: bool
+    """DeepSeek-V4's caches are a hybrid memory, one sliding cache and recurrent states, with compressed keys beside it
+    (src/llama-memory-hybrid-iswa.cpp of antirez' fork)."""
+
     masks_follow_attention: bool
     """Masks have the type that attention takes: f16 with flash attention (dsv4_build_comp_inputs). Before, those of
     compressed keys were f32, cast layer by layer, and unified slots never used flash attention
@@ -153,6 +157,10 @@ class Release:
     (llama-kv-cache-dsv4.cpp: dsv4_build_reserve_comp_plan)."""
 
     # --- the context (src/llama-context.cpp) ---
+
+    graphs_followed: bool
+    """Whether graphs are built and packed here; else an estimate has weights and caches alone. No switch of
+    llama.cpp's."""
 
     indexer_probe: bool
     """The fused lightning indexer is turned off when a device lacks it (resolve_fused_ops). Releases without the probe

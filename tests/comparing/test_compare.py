@@ -185,3 +185,9 @@ def test_a_refused_side_has_parts_only(refused_first: bool) -> None:
     c = compare(*(pair if refused_first else pair[::-1]))
     assert not (c.residents or c.buffers)
     assert len(c.parts) == 9
+
+
+def test_nothing_is_said_to_move_from_a_release_whose_graphs_are_not_followed() -> None:
+    c = compare(*(explained("-c 4096 -np 1", "H200", release) for release in ("antirez", "b9842")))
+    assert (c.residents, c.buffers) == ((), ())
+    assert any(part.change for part in c.parts)

@@ -22,9 +22,8 @@ from memplan.llama.placement import Device, Machine, Placement, place, too_many_
 from memplan.llama.refusals import Refusal
 from memplan.llama.weights import ModelTensors
 from memplan.models.builtin import builtin_header
-from memplan.models.deepseek4 import ARCHITECTURE
 from memplan.models.deepseek4.hparams import DeepSeek4HParams
-from memplan.models.deepseek4.memory import DeepSeek4Memory
+from memplan.models.deepseek4.memory import DeepSeek4Memory, create_memory
 from memplan.question import Question
 from memplan.releases import V0_4_0, V0_5_0
 
@@ -52,7 +51,7 @@ def model(name: str) -> tuple[DeepSeek4HParams, ModelTensors]:
 def memory(hp: DeepSeek4HParams, flags: Flags, placement: Placement) -> DeepSeek4Memory:
     """The caches and states of a context, as v0.5.0 makes them."""
     build = CacheBuilder(hp, flags, ContextParams.of(flags, hp), placement)
-    return ARCHITECTURE.memory(hp, build, V0_5_0)
+    return create_memory(hp, build, V0_5_0)
 
 
 def machine(*gpus: Gpu, release: str = "v0.5.0", deny: tuple[str, ...] = ()) -> Machine:

@@ -11,6 +11,7 @@ from memplan.llama.refusals import ABORT, OTHER, Refusal, died
 from memplan.models.base import Architecture
 from memplan.models.deepseek4.graph import DeepSeek4Graph
 from memplan.models.deepseek4.hparams import CSA_RATIO, DeepSeek4HParams, load_hparams
+from memplan.models.deepseek4.hybrid_memory import hybrid_memory
 from memplan.models.deepseek4.memory import DeepSeek4Memory, create_memory
 from memplan.models.deepseek4.tensors import wanted
 from memplan.releases import Indexer, Release
@@ -47,9 +48,9 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
         """``load_arch_tensors``."""
         return wanted(hp, load_mtp, release)
 
-    def memory(self, hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -> DeepSeek4Memory:
-        """``llama_kv_cache_dsv4``."""
-        return create_memory(hp, build, release)
+    def memory(self, hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -> Memory:
+        """``llama_kv_cache_dsv4``; of antirez' fork ``llama_memory_hybrid_iswa``."""
+        return hybrid_memory(hp, build) if release.hybrid_memory else create_memory(hp, build, release)
 
     def fused(self, release: Release, paths: Paths) -> Fused:
         """What the release has ops for, if not ruled out."""
@@ -113,7 +114,8 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
 
     def checkpoint(self, hp: DeepSeek4HParams, memory: Memory, n_ctx_seq: int) -> int:
         """One slot's raw keys within the window, and one snapshot of its compressors' states (``state_write``)."""
-        assert isinstance(memory, DeepSeek4Memory)  # what ``memory`` made
+        if not isinstance(memory, DeepSeek4Memory):
+            return 0  # not known of a fork
         cells = min(hp.n_swa, n_ctx_seq)
         raw = sum(t.type.row_size(t.ne[0]) for t in memory.keys("raw").tensors) * cells
         states = [memory.state(name) for name in ("csa", "hca", "lid")]
