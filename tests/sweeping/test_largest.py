@@ -170,10 +170,6 @@ def test_a_limit_and_a_sweep_for_an_older_release_are_that_release_s() -> None:
     assert (found.estimate.llama, found.estimate.buffers) == (release, told.buffers)
     point = sweep(MODEL, flags, rig, {"np": [found.value], "llama": "v0.5.0,b9988"}).points[1]
     assert point.estimate.buffers == told.buffers
-    for name in ("ctx", "ncmoe"):
-        assert (
-            find_limit(MODEL, flags, rig, name, [found.estimate.n_ctx, 43], release=release).estimate.llama == release
-        )
 
 
 def test_contexts_go_up_to_what_the_flags_make_of_the_model() -> None:
