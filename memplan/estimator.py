@@ -33,8 +33,9 @@ from memplan.llama.server_memory import server_memory
 from memplan.llama.servers import server_notes, server_reasons
 from memplan.llama.weights import ModelTensors, load_tensors
 from memplan.models.base import Architecture, ModelGraphs
+from memplan.models.paths import check_paths, path_notes
 from memplan.models.registry import architecture, load_hparams
-from memplan.notes import AS_PLACED, path_notes, settings_notes
+from memplan.notes import AS_PLACED, settings_notes
 from memplan.question import Question
 from memplan.releases import Release
 from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
@@ -116,11 +117,11 @@ def answer(question: Question, plain: bool = False) -> Answer:
     flags, rig, release, paths = question.flags, question.rig, question.release, question.paths
     check_devices(flags, rig)
     model = model_of(question)
-    model.arch.check_paths(release, paths)
+    check_paths(model.arch, release, paths)
     with put_off():
         found = _Work(question, model, plain).answer()
     result = found.estimate
-    notes = path_notes(paths, release) + server_notes(flags, rig) + driver_notes(rig.gpus)
+    notes = path_notes(model.arch, release, paths) + server_notes(flags, rig) + driver_notes(rig.gpus)
     notes += settings_notes(result, found.weight_use)
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
     keys = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from memplan.llama.context import Paths
 from memplan.llama.override_use import WeightUse
-from memplan.releases import Indexer, Release, find_release
+from memplan.releases import find_release
 from memplan.result import DeviceUse, Estimate
 
 _LAYERS = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split"})
@@ -40,28 +39,6 @@ def context_note(estimate: Estimate) -> str:
     if estimate.flags.app == "cli":
         return f"{said}: what it answers beyond them is worth little"
     return f"{said}: memory is taken for all of it, and llama-server uses {trained} a slot"
-
-
-def path_notes(paths: Paths, release: Release) -> tuple[str, ...]:
-    """What was forced with ``--indexer`` and ``--hyper-connections``, and what llama.cpp itself would do."""
-    notes = []
-    if paths.indexer == "unfused" and release.indexer is not Indexer.UNFUSED:
-        itself = "does so only where a device lacks the fused op" if release.indexer_probe else "never does so"
-        notes.append(f"--indexer unfused: built from small ops, as asked; {release.name} itself {itself}")
-    if paths.indexer == "fused":
-        itself = " where its probe would turn it off" if release.indexer_probe else ""
-        notes.append(f"--indexer fused: kept as asked{itself}; a device that lacks the op leaves it to the host")
-    if paths.hyper_connections == "unfused" and release.hyper_connection_ops:
-        notes.append(
-            f"--hyper-connections unfused: built from small ops, as asked; {release.name} itself does so only where a"
-            " device lacks the fused ops"
-        )
-    if paths.hyper_connections == "fused":
-        notes.append(
-            "--hyper-connections fused: kept as asked where llama.cpp's probes would turn them off; a device that lacks"
-            " the ops leaves them to the host"
-        )
-    return tuple(notes)
 
 
 def _slots(estimate: Estimate) -> str:

@@ -7,7 +7,7 @@ from typing import get_args
 from memplan.comparing.result import Fate
 from scripts.schema_parts import Schema, entry, estimate, many, maybe, number, placed, switch, text
 
-PATH = text("the indexer in one op, or from small ones", "fused", "unfused")
+PATH = text("in ops of its own, or from small ones: the indexer, or another path", "fused", "unfused")
 WORDS = many(text("a flag or a value"), "llama-server's flags")
 LAYERS = many(number(""), "the layers")
 
@@ -18,7 +18,7 @@ def slots() -> Schema:
         "one number of slots on one path of the indexer",
         slots=number("how many", 1),
         unified=switch("whether they share one context; false for one slot"),
-        indexer=PATH,
+        indexer=maybe(PATH),
         default=switch("what the program does without -np and -kvu"),
         given=switch("what the flags ask for, if that is another"),
         args=WORDS,
@@ -31,7 +31,7 @@ def slots() -> Schema:
     return entry(
         "how many slots fit",
         llama=text("the release that was followed"),
-        indexer=PATH,
+        indexer=maybe(PATH),
         rows=many(row, "by path, then by slots"),
         advice=maybe(advice),
     )
@@ -177,8 +177,9 @@ def paths() -> Schema:
         tensor=placed(),
     )
     return entry(
-        "the indexer's two paths",
+        "a path's two ways",
         llama=text("the release that was followed"),
+        name=text("the path, as --path names it"),
         indexer=PATH,
         paths=many(side, "fused first, if the release has it"),
         tensors=many(tensor, "largest first"),

@@ -13,7 +13,7 @@ from memplan.errors import FlagError, shown
 from memplan.llama.flag_table import SECRET
 from memplan.llama.flags import arity, normalized, unknown_flag
 
-REPEATED: Final = ("--gpu", "--without-op", "--over", "--search")
+REPEATED: Final = ("--gpu", "--without-op", "--over", "--search", "--path")
 """Options of which each one given counts; of all others there is one."""
 
 HELP: Final = ("-h", "--help", "--usage")
@@ -162,8 +162,8 @@ def _unknown(word: str, known: Sequence[str]) -> FlagError:
     """The error for a flag that is nobody's here; it may be an option of another command."""
     name = word.partition("=")[0].replace("_", "-")
     others = [command for command, options in command_options().items() if name in options]
-    if name == "--indexer" and "--over" in known:
-        return FlagError("--indexer is varied here: --over indexer=unfused, or --over indexer=fused,unfused for both")
+    if name in ("--path", "--indexer") and "--over" in known:
+        return FlagError(f"{name} is varied here: --over indexer=unfused, or --over indexer=fused,unfused for both")
     if name.startswith("--") and arity(name) is None and others:
         return FlagError(f"{name} is an option of memplan {', '.join(others)}, not of this command")
     return unknown_flag(word, known)

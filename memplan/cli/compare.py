@@ -25,7 +25,7 @@ Usage: memplan compare MODEL [MODEL] [llama-server's flags] [options]
   is more or less on each device, and whether it still fits.
 
 Options, one pair of:
-  --llama A --llama B   two releases of llama.cpp, or --llama A,B; --app,
+  --llama A --llama B   two releases of llama.cpp, or --llama A,B; --app, --path,
                         --indexer and --hyper-connections can be given twice
   --with A --with B     two settings: llama-server's flags, or options such as
                         --gpu or --llama; with one, it and what is given

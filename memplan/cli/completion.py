@@ -68,11 +68,14 @@ def _named() -> list[str]:
 
 def _values() -> Mapping[str, str]:
     """What may follow an option, where that is one of a few words."""
+    from memplan.cli.estimate import PATHS
+    from memplan.models.paths import path_names
     from memplan.releases import FORKS, RELEASES
 
     path = "auto fused unfused"
     releases = " ".join(("latest", *(release.name for release in (*reversed(RELEASES), *FORKS))))
-    return {"--llama": releases, "--app": "server cli", "--indexer": path, "--hyper-connections": path}
+    named = " ".join(f"{name}={way}" for name in path_names() for way in path.split())
+    return {"--llama": releases, "--app": "server cli", "--path": named, **dict.fromkeys(PATHS[1:], path)}
 
 
 def _instead() -> Mapping[str, str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DOES_NOT_FIT = 1
 
-PATHS = ("--indexer", "--hyper-connections")
+PATHS = ("--path", "--indexer", "--hyper-connections")
 """Options that say how ops that can be fused are computed; for commands that ask for such a thing."""
 
 
@@ -88,18 +88,27 @@ def read_question(arguments: Arguments) -> Question:
     from memplan.releases import find_release
 
     release, note = find_release(arguments.llama)
-    paths = Paths(*(_path(arguments, option) for option in PATHS))
+    paths = paths_of(arguments)
     notes, inexact = about_machine(machine)
     loads = (Load(open_model(model, access_of(arguments, model))),)
     return Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact)
 
 
-def _path(arguments: Arguments, option: str) -> Path:
-    text = arguments.own.get(option, ("auto",))[-1]
-    known: dict[str, Path] = {"auto": "auto", "fused": "fused", "unfused": "unfused"}
-    if text not in known:
-        raise FlagError(f"{option} {shown(text)}: must be auto, fused or unfused")
-    return known[text]
+def paths_of(arguments: Arguments) -> Paths:
+    """What ``--path NAME=WAY`` and its other spellings, ``--indexer WAY`` and ``--hyper-connections WAY``, ask for."""
+    named = [part for text in arguments.own.get("--path", ()) for part in text.split(",")]
+    given = [("--path", part, *part.partition("=")[::2]) for part in named]
+    given += [(option, way, option[2:], way) for option in PATHS[1:] for way in arguments.own.get(option, ())]
+    ways: dict[str, Path] = {"auto": "auto", "fused": "fused", "unfused": "unfused"}
+    paths = Paths()
+    for option, text, name, way in given:
+        if way not in ways:
+            wanted = "NAME=WAY, and WAY auto, fused or unfused" if option == "--path" else "auto, fused or unfused"
+            raise FlagError(f"{option} {shown(text)}: must be {wanted}")
+        if paths[name] not in ("auto", way):
+            raise FlagError(f"{option} {shown(text)}: {name} is given as {paths[name]} too; give only one")
+        paths = paths.with_(name, ways[way])
+    return paths
 
 
 def _op(name: str) -> str:

@@ -37,7 +37,8 @@ Options:
   --json               print one JSON object, sizes in bytes
   -h, --help           print this
 
-  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op, --indexer,
+  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op, --path,
+  --indexer,
   --hyper-connections and llama-server's flags are those of memplan estimate.
 
 Examples:

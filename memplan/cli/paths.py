@@ -1,4 +1,4 @@
-"""``memplan paths``: the fused and the unfused indexer side by side."""
+"""``memplan paths``: the fused and the unfused way of a path side by side."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from memplan.llama.flag_values import whole
 USAGE = """\
 Usage: memplan paths MODEL [llama-server's flags] [options]
 
-  The lightning indexer in one op (fused) and from small ones (unfused), side by
-  side: what each device takes, the tensors that make the difference (lid_kq, its
-  permuted copy, lid_score, masks), what is alive when each compute buffer is
-  fullest, and from which context on each path does not fit.
+  What can be computed in one op (fused) and from small ones (unfused), such as
+  the lightning indexer of DeepSeek-V4, side by side: what each device takes, the
+  tensors that make the difference (lid_kq, its permuted copy, lid_score, masks),
+  what is alive when each compute buffer is fullest, and from which context on
+  each does not fit.
 
 Options:
+  --of NAME          the path, as --path of estimate names it: indexer,
+                     hyper-connections; by default the model's first
+  --path NAME=WAY    how the model's other paths are computed
   --top N            lines of each list (12)
   --json             print one JSON object, sizes in bytes
   -h, --help         print this
@@ -26,7 +30,7 @@ Options:
   --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op,
   --hyper-connections and llama-server's flags are those of memplan estimate.
 
-  Both paths are forced here, as by estimate's --indexer. --without-op
+  Both are forced here, as by estimate's --path indexer=WAY. --without-op
   LIGHTNING_INDEXER does not choose a path: it says that no GPU has the fused
   op, which the fused path then leaves to the host.
 
@@ -36,7 +40,7 @@ Examples:
 Exit status: 0 answered, 2 bad input (one line says what).
 """
 
-VALUES = ("--top", "--hyper-connections")
+VALUES = ("--of", "--top", "--path", "--hyper-connections")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -52,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
     from memplan.output.paths import paths_json, render_paths
 
     with terminal.ProgressBar("searching") as bar:
-        found = both_paths(question, bar)
+        found = both_paths(question, arguments.own.get("--of", ("",))[-1], bar)
     if arguments.json:
         text = paths_json(found)
     else:

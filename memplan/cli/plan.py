@@ -43,7 +43,7 @@ Options:
   --host-bandwidth GB/S|KIND   as in 96 or 8xDDR4-3200; 2xDDR5-5600 by default
   -h, --help             print this
 
-  --gpu, --rig, --host-mib, --llama, --app, --without-op, --indexer and
+  --gpu, --rig, --host-mib, --llama, --app, --without-op, --path, --indexer and
   --hyper-connections are those of memplan estimate.
 
 Examples:

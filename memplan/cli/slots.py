@@ -17,8 +17,8 @@ USAGE = """\
 Usage: memplan slots MODEL [llama-server's flags] [options]
 
   A row for each number of slots: with a part of the context each, and all
-  sharing one (-kvu); on both indexer paths. What caches and compute buffers
-  take, how much context a slot gets, and whether it fits. What llama-server
+  sharing one (-kvu); for DeepSeek-V4 on both paths of the indexer. What caches
+  and compute buffers take, how much context a slot gets, and whether it fits. What llama-server
   does without -np, 4 slots that share one context, is marked as the default.
   Where it does not fit but fewer slots do, the last line says so.
 
@@ -29,7 +29,7 @@ Options:
                      not fit on the path that llama.cpp takes
   -h, --help         print this
 
-  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op,
+  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op, --path,
   --hyper-connections and llama-server's flags are those of memplan estimate;
   --indexer says which path's default the last line and --check are about.
 
@@ -66,7 +66,7 @@ def run(argv: Sequence[str]) -> int:
         given = question.without(SLOTS.replaced).flags.words()
         text = render_slots(table, given, colour=terminal.colour(), unicode=terminal.unicode())
     sys.stdout.write(text)
-    of_interest = [row for row in table.rows if row.indexer == table.usual]
+    of_interest = [row for row in table.rows if row.path == table.usual]
     row = next((row for row in of_interest if row.given), None) or next(row for row in of_interest if row.default)
     return DOES_NOT_FIT if arguments.check and not row.estimate.fits else 0
 

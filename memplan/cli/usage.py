@@ -33,11 +33,12 @@ Options:
                      be repeated. What follows is llama.cpp's choice: without
                      LIGHTNING_INDEXER, releases from v0.4.0 on run that op on
                      the host, older ones build it from small ops on the GPUs
-  --indexer PATH     how the graph has the lightning indexer, whatever the GPUs
-                     can do: fused, unfused (from small ops), or auto (default),
-                     which is the release's own choice
-  --hyper-connections PATH
-                     the same for the hyper-connections' ops
+  --path NAME=WAY    how a part of the graph is computed, whatever the GPUs can
+                     do: fused (in ops of its own), unfused (from small ops), or
+                     auto (default), which is the release's own choice; may be
+                     repeated. DeepSeek-V4 has indexer and hyper-connections
+  --indexer WAY, --hyper-connections WAY
+                     the same as --path indexer=WAY, --path hyper-connections=WAY
   --offline          read no header from the network, only from the cache
   --no-cache         read headers from the network anew and keep none; what was
                      kept before is kept as it is there now

@@ -1,22 +1,24 @@
-"""The indexer's two paths side by side: what each takes, which tensors make the difference, how far each goes."""
+"""A part of the graph fused and unfused: what each takes, which tensors make the difference, how far each goes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from memplan.comparing.compare import compare
 from memplan.comparing.matching import label
 from memplan.comparing.result import Comparison
+from memplan.errors import FlagError
 from memplan.estimator import answer
 from memplan.explaining.explain import explained
 from memplan.explaining.result import Explanation, Placed
-from memplan.llama.context import Path
+from memplan.llama.context import Path, Paths
+from memplan.models.paths import check_paths, path_taken, path_ways
+from memplan.models.registry import architecture
 from memplan.question import Question
 from memplan.releases import Release
 from memplan.result import Estimate
 from memplan.sweeping.largest import Largest, candidates, largest
-from memplan.sweeping.slots import indexer_path, indexer_paths
 from memplan.sweeping.sweep import Sweeper
 
 SMALL = 1 << 16
@@ -50,25 +52,31 @@ class PathSide:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexerPaths:
-    """Both paths, fused first; only the unfused one where the release has no other.
+class BothPaths:
+    """Both ways of the path ``name``, fused first; only the unfused one where the release has no other.
 
     ``usual``: which one the release takes on these devices.  ``comparison``: from fused to unfused; None without both.
     """
 
     release: Release
+    name: str
     usual: Path
     sides: tuple[PathSide, ...]
     tensors: tuple[PathTensor, ...]
     comparison: Comparison | None
 
 
-def both_paths(question: Question, progress: Callable[[int], None] | None = None) -> IndexerPaths:
-    """The fused and the unfused indexer side by side, whichever the question asks for.
+def both_paths(question: Question, name: str = "", progress: Callable[[int], None] | None = None) -> BothPaths:
+    """The fused and the unfused way of a path side by side, whichever the question asks for.
 
-    ``progress`` is told how many estimates there were. Raises MemplanError.
+    ``name``: the path, by default the model's first.  ``progress`` is told how many estimates there were. Raises
+    MemplanError, also for a model that has no such path.
     """
-    release = question.release
+    arch, release, paths = architecture(question.header), question.release, question.paths
+    name = name or next(iter(arch.paths), "")
+    if not name:
+        raise FlagError(f"nothing of {arch.name} is fused in some releases and not in others: it has no paths")
+    check_paths(arch, release, Paths(((name, "unfused"),)))
     asked = 0
 
     def ask(question: Question) -> Estimate:
@@ -80,17 +88,18 @@ def both_paths(question: Question, progress: Callable[[int], None] | None = None
 
     _, values = candidates(Sweeper(question, []), "ctx")
     sides = []
-    for path in indexer_paths(release):
-        forced = question.with_(paths=replace(question.paths, indexer=path))
+    for path in path_ways(arch, name, release):
+        forced = question.with_(paths=paths.with_(name, path))
 
         def along(n_ctx: int, forced: Question = forced) -> Estimate:
             return ask(forced.with_(n_ctx=n_ctx))
 
         sides.append(PathSide(path, explained(forced), largest(values, along)))
-    usual = indexer_path(ask(question.with_(paths=replace(question.paths, indexer="auto"))), release)
+    auto = question.with_(paths=paths.with_(name, "auto"))
+    usual = path_taken(arch, name, release, auto.paths, ask(auto).disabled)
     comparison = compare(sides[0].explanation, sides[1].explanation) if len(sides) > 1 else None
     tensors = _differing(sides) if comparison is not None else ()
-    return IndexerPaths(release, usual, tuple(sides), tensors, comparison)
+    return BothPaths(release, name, usual, tuple(sides), tensors, comparison)
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------

@@ -98,10 +98,17 @@ Path = Literal["auto", "fused", "unfused"]
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The ways that are asked for; what is not auto is not probed either."""
+    """The way of each path, by its name: auto for all that are not forced. What is forced is not probed either."""
 
-    indexer: Path = "auto"
-    hyper_connections: Path = "auto"
+    forced: tuple[tuple[str, Path], ...] = ()
+
+    def __getitem__(self, name: str) -> Path:
+        return dict(self.forced).get(name, "auto")
+
+    def with_(self, name: str, way: Path) -> Paths:
+        """The same with one path changed."""
+        forced = {**dict(self.forced), name: way}
+        return Paths(tuple((name, forced[name]) for name in sorted(forced) if forced[name] != "auto"))
 
 
 AS_RELEASED = Paths()

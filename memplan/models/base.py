@@ -113,9 +113,6 @@ class Architecture(ABC, Generic[H]):
         """Those of them that are tried, in llama.cpp's order (``resolve_fused_ops``)."""
         return ()
 
-    def check_paths(self, release: Release, paths: Paths) -> None:
-        """Raises FlagError when an op is to be fused that the release has not got."""
-
     def one_cache_type(self, hp: H, release: Release) -> bool:
         """Whether K and V caches must have one type (``llama_init_from_model``)."""
         return False

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.errors import FlagError
 from memplan.ggml import ops
 from memplan.gguf.types import F16, F32, I64
 from memplan.llama.context import LIGHTNING_INDEXER
@@ -190,17 +189,12 @@ class DeepSeek32(Architecture[SparseHParams]):
 
     def fused(self, release: Release, paths: Paths) -> Fused:
         """The indexer, where the release has an op for it, if not ruled out."""
-        unfused = release.indexer is not Indexer.FUSED or paths.indexer == "unfused"
+        unfused = release.indexer is not Indexer.FUSED or paths["indexer"] == "unfused"
         return frozenset() if unfused else frozenset({LIGHTNING_INDEXER.op})
 
     def probes(self, release: Release, paths: Paths) -> tuple[Probe, ...]:
         """It is tried where it is neither asked for nor ruled out."""
-        return (LIGHTNING_INDEXER,) if release.indexer_probe and paths.indexer == "auto" else ()
-
-    def check_paths(self, release: Release, paths: Paths) -> None:
-        """Raises FlagError when the indexer is to be fused and the release has no op for it."""
-        if paths.indexer == "fused" and release.indexer is not Indexer.FUSED:
-            raise FlagError(f"--indexer fused: {release.name} has no fused indexer; give auto, or a newer --llama")
+        return (LIGHTNING_INDEXER,) if release.indexer_probe and paths["indexer"] == "auto" else ()
 
     def one_cache_type(self, hp: SparseHParams, release: Release) -> bool:
         """Since b10361 (``llama_init_from_model``)."""

@@ -56,16 +56,16 @@ def subtitle_of(sweep: Sweep, others: Sequence[Axis], first: Estimate, given: Se
     spelt = same_setting("-np") & ({flag for axis in sweep.axes for flag in axis.flags} | first.flags.given)
     if first.flags.app == "server" and not spelt:
         parts.append(f"{first.flags.n_parallel} slots")
-    if "indexer" not in swept:
+    if not any(axis.is_path for axis in sweep.axes):
         parts += [f"GPUs without {op}" for op in first.without_ops]
-    parts += [value_label(axis, axis.values[0], first) for axis in single if axis.name in ("gpu", "indexer")]
+    parts += [value_label(axis, axis.values[0], first) for axis in single if axis.name == "gpu" or axis.is_path]
     return DOT.join(part for part in parts if part)
 
 
 def value_label(axis: Axis, value: Value, estimate: Estimate) -> str:
     """One value in words, as llama.cpp takes it."""
     if is_unfused(axis, value, estimate):
-        return f"no fused indexer ({estimate.llama} has none)"
+        return f"{axis.label('unfused')} ({estimate.llama} has none)"
     return printable(axis.label(value))
 
 

@@ -76,7 +76,7 @@ def render_explanation(
     if estimate.refused is not None:
         lines += ["", Text(f"llama.cpp does not start with these settings: {estimate.refused.said}", "bold red")]
         return to_text(lines, colour)
-    lines += [note for note in estimate.notes if note.startswith(("--indexer ", "--hyper-connections "))]
+    lines += [note for note in estimate.notes if note.startswith("--path ")]
     lines.append(Text(verdict_line(estimate), "bold green" if estimate.fits else "bold red"))
     for buffer in x.buffers:
         if device in ("", buffer.device):

@@ -1,4 +1,4 @@
-"""The indexer's two paths as tables for people, or as one JSON object."""
+"""The two ways of a path as tables for people, or as one JSON object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from memplan.comparing.paths import IndexerPaths, PathSide
+from memplan.comparing.paths import BothPaths, PathSide
 from memplan.explaining.result import Explanation
 from memplan.output.columns import Cell, column_lines
 from memplan.output.compare import alike_buffers, buffer_lines, signed
@@ -20,7 +20,7 @@ from memplan.output.sweep import closing_notes
 from memplan.output.words import mib, model_line, printable, settings_line, to_text, unchecked
 
 
-def render_paths(p: IndexerPaths, *, top: int = 12, colour: bool = False, unicode: bool = True) -> str:
+def render_paths(p: BothPaths, *, top: int = 12, colour: bool = False, unicode: bool = True) -> str:
     """Device by device, what each path takes; the tensors that make the difference; how much context each allows."""
     first = p.sides[0].explanation.estimate
     lines: list[Text | str] = [Text(model_line(first), "bold"), settings_line(first), usual_line(p)]
@@ -39,14 +39,14 @@ def render_paths(p: IndexerPaths, *, top: int = 12, colour: bool = False, unicod
     return to_text([*lines, *closing_notes(side.explanation.estimate for side in p.sides)], colour)
 
 
-def usual_line(p: IndexerPaths) -> str:
+def usual_line(p: BothPaths) -> str:
     """Which path the release takes."""
     name = p.release.name
     if len(p.sides) == 1:
-        return f"{name} has no fused indexer: only the unfused path is there"
+        return f"{name} has no fused {p.name}: only the unfused path is there"
     if p.usual == "fused":
         return f"{name} takes the fused path here{_where_fused(p.sides[0].explanation)}"
-    return f"{name} takes the unfused path here: it turns the fused indexer off where a device lacks it"
+    return f"{name} takes the unfused path here: it turns the fused {p.name} off where a device lacks it"
 
 
 def _where_fused(x: Explanation) -> str:
@@ -83,7 +83,7 @@ def _said(side: PathSide) -> str:
     return f"it does not fit{where_short(estimate)}"
 
 
-def _devices(p: IndexerPaths, unicode: bool) -> Iterator[Text]:
+def _devices(p: BothPaths, unicode: bool) -> Iterator[Text]:
     """A row for each device: compute on both paths, and what is left."""
     rows: list[list[Cell]] = []
     estimates = [side.explanation.estimate for side in p.sides]
@@ -104,7 +104,7 @@ def _devices(p: IndexerPaths, unicode: bool) -> Iterator[Text]:
     yield from column_lines(heads, rows, [False, *[True] * (len(heads) - 1)], unicode)
 
 
-def _tensors(p: IndexerPaths, top: int, unicode: bool) -> Iterator[Text]:
+def _tensors(p: BothPaths, top: int, unicode: bool) -> Iterator[Text]:
     """Like tensors of several devices in one line."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for i, t in enumerate(p.tensors):
@@ -124,10 +124,11 @@ def _tensors(p: IndexerPaths, top: int, unicode: bool) -> Iterator[Text]:
     yield from column_lines(heads, rows, right, unicode)
 
 
-def paths_json(p: IndexerPaths) -> str:
+def paths_json(p: BothPaths) -> str:
     """One object: both paths with their estimates and largest contexts, what differs, and the whole comparison."""
     found: dict[str, Any] = {
         "llama": p.release.name,
+        "name": p.name,
         "indexer": p.usual,
         "paths": [_side(side) for side in p.sides],
         "tensors": [

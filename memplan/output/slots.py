@@ -17,19 +17,20 @@ from memplan.sweeping.slots import SlotAdvice, SlotRow, SlotTable
 
 
 def render_slots(table: SlotTable, given: Sequence[str] = (), *, colour: bool = False, unicode: bool = True) -> str:
-    """A block for each indexer path, a row a count of slots; then what to do where the default does not fit.
+    """A block for each path, a row a count of slots; then what to do where the default does not fit.
 
     ``given``: llama-server's flags beside those of the slots. MiB.
     """
     first = table.rows[0].estimate
     names = device_names(row.estimate for row in table.rows)
     lines: list[Text | str] = [Text(model_line(first), "bold"), f"{settings_text(first, given, ())}: MiB"]
-    for path in dict.fromkeys(row.indexer for row in table.rows):
+    for path in dict.fromkeys(row.path for row in table.rows):
         usual = f" (what {table.release.name} takes here)" if path == table.usual else ""
-        rows = [row for row in table.rows if row.indexer == path]
-        lines += ["", Text(f"{path.capitalize()} indexer{usual}", "bold"), *_block(rows, names, unicode)]
-    if {row.indexer for row in table.rows} == {"unfused"}:
-        lines += ["", f"{table.release.name} has no fused indexer"]
+        rows = [row for row in table.rows if row.path == path]
+        heading = [Text(f"{path.capitalize()} {table.path}{usual}", "bold")] if table.path else []
+        lines += ["", *heading, *_block(rows, names, unicode)]
+    if {row.path for row in table.rows} == {"unfused"}:
+        lines += ["", f"{table.release.name} has no fused {table.path}"]
     notes = closing_notes(row.estimate for row in table.rows)
     lines += ["", *notes] if notes else []
     if table.advice is not None:
@@ -87,10 +88,10 @@ def advice_line(advice: SlotAdvice) -> str:
 
 def none_fits_line(table: SlotTable) -> str:
     """Why none of the rows on the path that the release takes fits, and what to do; empty if one does."""
-    rows = [row.estimate for row in table.rows if row.indexer == table.usual]
+    rows = [row.estimate for row in table.rows if row.path == table.usual]
     if any(e.fits for e in rows):
         return ""
-    elsewhere = f" on the {table.usual} indexer" if any(row.estimate.fits for row in table.rows) else ""
+    elsewhere = f" on the {table.usual} {table.path}" if any(row.estimate.fits for row in table.rows) else ""
     started = [e for e in rows if e.refused is None]
     if not started:
         mends = dict.fromkeys(e.refused.mend for e in rows if e.refused is not None and e.refused.mend)
@@ -130,12 +131,12 @@ def slots_json(table: SlotTable) -> str:
     advice = table.advice
     found: dict[str, Any] = {
         "llama": table.release.name,
-        "indexer": table.usual,
+        "indexer": None if table.usual == "auto" else table.usual,
         "rows": [
             {
                 "slots": row.slots,
                 "unified": row.unified,
-                "indexer": row.indexer,
+                "indexer": None if row.path == "auto" else row.path,
                 "default": row.default,
                 "given": row.given,
                 "args": list(row.words),

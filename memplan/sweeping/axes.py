@@ -1,6 +1,6 @@
 """What a sweep varies: ``ctx=4096:1048576``, ``np=1,2,4``, ``indexer=fused,unfused``, ``gpu=RTX 3090,2*RTX 3090``.
 
-An axis is any llama-server flag, or ``llama``, ``indexer``, ``gpu`` or ``app``. Values are separated by commas, or by
+An axis is any llama-server flag, a path (``indexer``), or ``llama``, ``gpu`` or ``app``. Commas separate values, or
 semicolons where a value has commas itself. For numbers, ``A:B`` doubles from A up to B, ``A:B:STEP`` counts,
 ``A:B:xF`` multiplies by F; ``k`` and ``m`` stand for 1024 and 1048576.
 """
@@ -15,6 +15,7 @@ from typing import Final
 from memplan.errors import FlagError, shown
 from memplan.llama import flag_table as table
 from memplan.llama.flags import arity, same_setting, unknown_flag
+from memplan.models.paths import path_names
 
 Value = int | str
 """One value of an axis: a number where the flag takes one."""
@@ -31,10 +32,10 @@ SHORT: Final[Mapping[str, tuple[str, ...]]] = {
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "llama": (),
     "gpu": (),
-    "indexer": ("fused", "unfused"),
+    **dict.fromkeys(path_names(), ("fused", "unfused")),
     "app": ("server", "cli"),
 }
-"""Axes that are no flags, and the values they take; () for any."""
+"""Axes that are no flags, and the values they take; () for any. Paths are among them."""
 
 MAX_VALUES: Final = 4096
 MAX_POINTS: Final = 20_000
@@ -84,6 +85,11 @@ class Axis:
         return all(isinstance(value, int) for value in self.values)
 
     @property
+    def is_path(self) -> bool:
+        """Whether this is a path: what can be computed in fused ops, or from small ones."""
+        return not self.flags and WORDS[self.name] == ("fused", "unfused")
+
+    @property
     def is_context(self) -> bool:
         """Whether this is ``-c``."""
         return bool(self.flags) and self.flags[0] in same_setting("-c")
@@ -111,8 +117,8 @@ class Axis:
 
     def label(self, value: Value) -> str:
         """One value in words: ``-np 4``, ``v0.4.0``, ``no fused indexer``, ``2*RTX 3090``."""
-        if self.name == "indexer":
-            return "fused indexer" if value == "fused" else "no fused indexer"
+        if self.is_path:
+            return f"fused {self.name}" if value == "fused" else f"no fused {self.name}"
         if not self.flags:
             return str(value)
         if self.is_context and isinstance(value, int):

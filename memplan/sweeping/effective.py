@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from memplan.llama.flags import same_setting
-from memplan.releases import Indexer, find_release
+from memplan.models.paths import path_ways
+from memplan.models.registry import find_architecture
+from memplan.releases import find_release
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis, Value
 
 
 def is_unfused(axis: Axis, value: Value, estimate: Estimate) -> bool:
-    """Whether the indexer is computed by single ops although the axis says ``fused``: the release has no other way."""
-    return axis.name == "indexer" and value == "fused" and find_release(estimate.llama)[0].indexer is Indexer.UNFUSED
+    """Whether small ops compute what the axis says is ``fused``: the release has no other way."""
+    if not axis.is_path or value != "fused":
+        return False
+    arch = find_architecture(estimate.model.architecture)
+    return path_ways(arch, axis.name, find_release(estimate.llama)[0]) == ("unfused",)
 
 
 def remarks(axes: Sequence[Axis], points: Iterable[tuple[Sequence[Value], Estimate]]) -> tuple[str, ...]:
@@ -33,7 +38,7 @@ def _remark(axis: Axis, value: Value, e: Estimate) -> str:
     if e.refused is not None:
         return ""
     if is_unfused(axis, value, e):
-        return f"{e.llama} has no fused indexer: with it, fused stands for unfused"
+        return f"{e.llama} has no fused {axis.name}: with it, fused stands for unfused"
     if not axis.flags or not isinstance(value, int):
         return ""
     setting = same_setting(axis.flags[0])

@@ -13,8 +13,9 @@ from memplan.estimator import answer, check_types
 from memplan.garbage import put_off
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
+from memplan.models.paths import path_ways
+from memplan.models.registry import architecture
 from memplan.question import Question
-from memplan.releases import Indexer
 from memplan.result import Estimate
 from memplan.rig import parse_gpus
 from memplan.sweeping.axes import MAX_POINTS, Axis, Value, gpu_specs, make_axis, parse_axis
@@ -57,7 +58,16 @@ def at(question: Question, axis: Axis, value: Value) -> Question:
         return question.with_(flags=question.flags.with_app(text))
     if axis.name == "gpu":
         return question.with_(rig=replace(parse_gpus(gpu_specs(text)), host_total=question.rig.host_total))
-    return question.with_(paths=replace(question.paths, indexer="unfused" if value == "unfused" else "fused"))
+    return question.with_(paths=question.paths.with_(axis.name, "unfused" if value == "unfused" else "fused"))
+
+
+def as_there(question: Question) -> Question:
+    """The question without paths that its release has not got: where there is no other, fused stands for unfused."""
+    arch, paths = architecture(question.header), question.paths
+    for name, way in paths.forced:
+        if name in arch.paths and way not in path_ways(arch, name, question.release):
+            paths = paths.with_(name, "auto")
+    return question.with_(paths=paths)
 
 
 class Sweeper:
@@ -86,9 +96,7 @@ class Sweeper:
             question = self.question
             for axis, value in zip(self.axes, values, strict=True):
                 question = at(question, axis, value)
-            if question.release.indexer is Indexer.UNFUSED:  # which is what fused stands for then
-                question = question.with_(paths=replace(question.paths, indexer="auto"))
-            known = self._known[values] = answer(question).estimate
+            known = self._known[values] = answer(as_there(question)).estimate
         return known
 
     def along(self, at: int, others: tuple[Value, ...]) -> dict[int, Estimate]:

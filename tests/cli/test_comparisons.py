@@ -185,6 +185,12 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("paths", MODEL, *GPU, "--hyper-connections", "x"), "--hyper-connections 'x'"),
     (("paths", MODEL, *GPU, "--indexer", "fused"), "--indexer is an option of memplan estimate"),
     (("slots", MODEL, *GPU, "--llama", "b9842", "--indexer", "fused"), "has no fused indexer"),
+    (("estimate", MODEL, *GPU, "--path", "rope=fused"), "no such path of deepseek4; it has indexer, hyper-connections"),
+    (("estimate", "qwen3-30b-a3b", *GPU, "--path", "indexer=fused"), "no such path of qwen3moe; it has none"),
+    (("estimate", MODEL, *GPU, "--path", "indexer"), "--path 'indexer': must be NAME=WAY"),
+    (("estimate", MODEL, *GPU, "--path", "indexer=fused", "--indexer", "unfused"), "indexer is given as fused too"),
+    (("paths", MODEL, *GPU, "--of", "rope"), "no such path of deepseek4"),
+    (("paths", "qwen3-30b-a3b", *GPU), "qwen3moe"),
     (("compare", MODEL, *GPU), "what is to be compared?"),
     (("compare", MODEL, *GPU, "--llama", "b10068"), "what is to be compared?"),
     (("compare", MODEL, *GPU, "--llama", "b10068", "--llama", "b9988", "--llama", "latest"), "more than two sides"),
@@ -249,14 +255,14 @@ def test_what_the_fused_path_is_where_no_gpu_has_the_op(
 def test_explain_takes_paths(capsys: pytest.CaptureFixture[str]) -> None:
     line = ("explain", *SMALL, "--device", "CUDA0", "--top", "1")
     text = out(capsys, *line, "--indexer", "unfused", "--hyper-connections", "unfused")
-    assert "--indexer unfused: built from small ops, as asked" in text
-    assert "--hyper-connections unfused: built from small ops, as asked" in text
+    assert "--path indexer=unfused: built from small ops, as asked" in text
+    assert "--path hyper-connections=unfused: built from small ops, as asked" in text
     own = json.loads(out(capsys, *line, "--indexer", "unfused", "--hyper-connections", "unfused", "--json"))
     same = json.loads(
         out(capsys, "estimate", *SMALL, "--indexer", "unfused", "--hyper-connections", "unfused", "--json")
     )
     assert own["estimate"]["buffers"] == same["buffers"]
-    assert "--indexer" not in out(capsys, *line)
+    assert "--path" not in out(capsys, *line)
 
 
 @pytest.mark.parametrize(

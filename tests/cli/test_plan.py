@@ -115,7 +115,7 @@ def test_scripts_say_what_is_not_exact(style: str, capsys: pytest.CaptureFixture
 def test_indexers_are_taken_as_by_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*FLASH, "--indexer", "unfused", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert any(note.startswith("--indexer unfused") for note in found["estimate"]["notes"])
+    assert any(note.startswith("--path indexer=unfused: ") for note in found["estimate"]["notes"])
     asked = ["estimate", *FLASH[1:], "--indexer", "unfused", "--json", *found["args"]]
     assert main(asked) == 0
     assert json.loads(capsys.readouterr().out)["buffers"] == found["estimate"]["buffers"]

@@ -69,7 +69,7 @@ def test_the_largest_context(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rigs_releases_and_kernels_as_axes(capsys: pytest.CaptureFixture[str], engine: Engine) -> None:
     over = ("--over", "gpu=RTX 3090,2*RTX 3090+RTX 5090", "--over", "llama=v0.4.0,v0.5.0", "--over", "indexer=unfused")
     out(capsys, "sweep", MODEL, *over)
-    assert [(len(asked.rig.gpus), asked.release.name, asked.paths.indexer) for asked in engine.asked] == [
+    assert [(len(asked.rig.gpus), asked.release.name, asked.paths["indexer"]) for asked in engine.asked] == [
         (1, "v0.4.0", "unfused"),
         (1, "v0.5.0", "unfused"),
         (3, "v0.4.0", "unfused"),

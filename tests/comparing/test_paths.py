@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
-from memplan.backends.devices import Rig
-from memplan.comparing.paths import IndexerPaths, both_paths
-from memplan.estimator import estimate
+from memplan.comparing.paths import BothPaths, both_paths
+from memplan.estimator import answer, estimate
 from memplan.explaining.result import Explanation
-from memplan.gguf.header import Header
-from memplan.llama.context import Paths
-from memplan.llama.flags import Flags, parse_flags
+from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.question import Question
 from memplan.rig import parse_gpus
@@ -34,7 +29,7 @@ def few_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memplan.comparing.paths.candidates", candidates)
 
 
-def paths(flags: str, gpu: str, release: str, without_ops: tuple[str, ...] = ()) -> IndexerPaths:
+def paths(flags: str, gpu: str, release: str, without_ops: tuple[str, ...] = ()) -> BothPaths:
     return both_paths(Question.of(MODEL, parse_flags(flags.split()), parse_gpus([gpu]), release, without_ops))
 
 
@@ -69,10 +64,7 @@ def test_gpus_without_the_kernel() -> None:
 
 @pytest.mark.usefixtures("few_contexts")
 def test_a_build_that_has_no_other_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    def estimated(h: Header, f: Flags, rig: Rig, release: str, ops: Iterable[str], paths: Paths) -> Explanation:
-        return Explanation(estimate(h, f, rig, release, ops, paths))
-
-    monkeypatch.setattr("memplan.comparing.paths.explain", estimated)
+    monkeypatch.setattr("memplan.comparing.paths.explained", lambda q: Explanation(answer(q).estimate))
     found = paths("-c 4096 -np 1 -cmoe", "RTX 3090", "b9842")
     assert (found.usual, found.comparison, found.tensors) == ("unfused", None, ())
     assert [side.path for side in found.sides] == ["unfused"]

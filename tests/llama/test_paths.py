@@ -24,8 +24,9 @@ HC = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 def asked(
     release: str, indexer: Path = "auto", hc: Path = "auto", without: tuple[str, ...] = (), rig: Rig = RIG
 ) -> Estimate:
+    paths = Paths().with_("indexer", indexer).with_("hyper-connections", hc)
     flags = parse_flags(["-c", "131072", "-ub", "512", "-np", "1", "-fa", "on"], "server")
-    return estimate(FLASH, flags, rig, release, without, paths=Paths(indexer, hc))
+    return estimate(FLASH, flags, rig, release, without, paths)
 
 
 def test_ruled_out_is_what_a_probe_would_turn_off() -> None:
@@ -60,7 +61,10 @@ def test_the_unfused_indexer_is_there_for_releases_that_never_take_it() -> None:
 
 @pytest.mark.parametrize(
     ("release", "indexer", "hc", "says"),
-    [("b9842", "fused", "auto", "b9842 has no fused indexer"), ("b9988", "auto", "fused", "b9988 has no ops for them")],
+    [
+        ("b9842", "fused", "auto", "b9842 has no fused indexer"),
+        ("b9988", "auto", "fused", "b9988 has no fused hyper-connections"),
+    ],
 )
 def test_what_a_release_has_not_got_cannot_be_asked_for(release: str, indexer: Path, hc: Path, says: str) -> None:
     with pytest.raises(FlagError, match=says):
@@ -97,7 +101,10 @@ def test_on_the_command_line(option: str, capsys: pytest.CaptureFixture[str]) ->
     line = ["estimate", "deepseek-v4-flash", "--gpu", "RTX PRO 6000", "-np", "1", "-c", "4096", "--llama", "10068"]
     assert main([*line, option, "unfused", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert any(note.startswith(f"{option} unfused: ") for note in said["notes"])
+    path = f"--path {option[2:]}=unfused"
+    assert any(note.startswith(f"{path}: ") for note in said["notes"])
+    assert main([*line, *path.split(), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == said
     assert said["graph"]["nodes"][0] > 9448
     assert main([*line, option, "perhaps"]) == 2
     assert capsys.readouterr().err == f"memplan: error: {option} 'perhaps': must be auto, fused or unfused\n"

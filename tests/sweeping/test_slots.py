@@ -26,7 +26,7 @@ def slots(flags: str, gpu: str, counts: tuple[int, ...], release: str = "v0.5.0"
 def test_the_default_of_four_slots_does_not_fit_and_one_does() -> None:
     """The fork asks CUDA0 for 417662695680 bytes by default; with -np 1 about 3.2 GiB a card."""
     table = slots(f"-c 262144 -ub 2048 -fa on -ot {R31}", "2*RTX 3090", (1,), "lid-cuda")
-    rows = {(row.slots, row.unified): row for row in table.rows if row.indexer == table.usual == "fused"}
+    rows = {(row.slots, row.unified): row for row in table.rows if row.path == table.usual == "fused"}
     default, one = rows[4, True], rows[1, False]
     assert default.default and not one.default
     assert [d.compute for d in default.estimate.devices] == [417662695680, 452388103936]
@@ -44,7 +44,7 @@ def test_the_default_of_four_slots_does_not_fit_and_one_does() -> None:
 def test_rows_are_what_estimates_say() -> None:
     table = slots("-c 65536 -cmoe", "2*RTX 3090", (2, 4))
     assert [(row.slots, row.unified) for row in table.rows] == [(2, False), (2, True), (4, False), (4, True)] * 2
-    assert [row.indexer for row in table.rows] == ["fused"] * 4 + ["unfused"] * 4
+    assert [row.path for row in table.rows] == ["fused"] * 4 + ["unfused"] * 4
     assert [row.estimate.n_ctx_seq for row in table.rows[:4]] == [32768, 65536, 16384, 65536]
     (default,) = [row for row in table.rows[:4] if row.default]
     plain = estimate(MODEL, parse_flags(["-c", "65536", "-cmoe"]), parse_gpus(["2*RTX 3090"]))
@@ -82,7 +82,7 @@ def test_slots_that_cannot_be_show_why() -> None:
 
 def test_a_release_without_a_fused_indexer_has_one_block() -> None:
     table = slots("-c 4096 -cmoe", "RTX 3090", (1,), "b9842")
-    assert {row.indexer for row in table.rows} == {table.usual} == {"unfused"}
+    assert {row.path for row in table.rows} == {table.usual} == {"unfused"}
     assert "b9842 has no fused indexer" in render_slots(table)
 
 

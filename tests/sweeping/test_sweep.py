@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 import memplan
 from memplan.errors import FlagError
 from memplan.estimator import Answer, answer
-from memplan.llama.context import Paths
+from memplan.llama.context import AS_RELEASED, Path
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.question import Question
@@ -37,7 +39,7 @@ def test_axes_that_are_no_flags() -> None:
     for (llama, indexer, gpu, app), estimate in ((point.values, point.estimate) for point in result.points):
         assert estimate.llama == llama
         assert estimate.without_ops == ()
-        assert [note.split(":")[0] for note in estimate.notes if "--indexer" in note] == [f"--indexer {indexer}"]
+        assert [note.split(":")[0] for note in estimate.notes if "--path" in note] == [f"--path indexer={indexer}"]
         assert len(estimate.devices) == (2 if str(gpu).startswith("2") else 1)
         assert estimate.flags.app == app
 
@@ -45,8 +47,8 @@ def test_axes_that_are_no_flags() -> None:
 def test_the_indexers_paths_are_those_of_estimate() -> None:
     flags = ["-c", "32768", "-np", "1"]
     points = sweep(MODEL, flags, RIG, ["indexer=fused,unfused"]).points
-    for point in points:
-        asked = memplan.estimate(MODEL, parse_flags(flags), RIG, paths=Paths(indexer=point.values[0]))  # type: ignore[arg-type]
+    for point, way in zip(points, get_args(Path)[1:], strict=True):
+        asked = memplan.estimate(MODEL, parse_flags(flags), RIG, paths=AS_RELEASED.with_("indexer", way))
         assert point.estimate.buffers == asked.buffers
     assert points[0].estimate.buffers["CUDA0"].compute < points[1].estimate.buffers["CUDA0"].compute
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from memplan.errors import FlagError
 from memplan.llama.context import LIGHTNING_INDEXER, Fused, Paths, Probe
 from memplan.llama.refusals import ABORT, OTHER, Refusal, died
 from memplan.models.base import Architecture
@@ -55,26 +54,17 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
     def fused(self, release: Release, paths: Paths) -> Fused:
         """What the release has ops for, if not ruled out."""
         fused = set()
-        if release.indexer is not Indexer.UNFUSED and paths.indexer != "unfused":
+        if release.indexer is not Indexer.UNFUSED and paths["indexer"] != "unfused":
             fused.add(LIGHTNING_INDEXER.op)
-        if release.hyper_connection_ops and paths.hyper_connections != "unfused":
+        if release.hyper_connection_ops and paths["hyper-connections"] != "unfused":
             fused |= {probe.op for probe in HYPER_CONNECTIONS}
         return frozenset(fused)
 
     def probes(self, release: Release, paths: Paths) -> tuple[Probe, ...]:
         """What is neither asked for nor ruled out is tried."""
-        indexer = release.indexer_probe and paths.indexer == "auto"
-        hyper_connections = release.hyper_connection_ops and paths.hyper_connections == "auto"
+        indexer = release.indexer_probe and paths["indexer"] == "auto"
+        hyper_connections = release.hyper_connection_ops and paths["hyper-connections"] == "auto"
         return (*((LIGHTNING_INDEXER,) if indexer else ()), *(HYPER_CONNECTIONS if hyper_connections else ()))
-
-    def check_paths(self, release: Release, paths: Paths) -> None:
-        """Raises FlagError when an op is to be fused that the release has not got."""
-        if paths.indexer == "fused" and release.indexer is Indexer.UNFUSED:
-            raise FlagError(f"--indexer fused: {release.name} has no fused indexer; give auto, or a newer --llama")
-        if paths.hyper_connections == "fused" and not release.hyper_connection_ops:
-            raise FlagError(
-                f"--hyper-connections fused: {release.name} has no ops for them; give auto, or a newer --llama"
-            )
 
     def one_cache_type(self, hp: DeepSeek4HParams, release: Release) -> bool:
         """Since b10361 (``llama_init_from_model``)."""
@@ -131,7 +121,7 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
         paths: Paths,
     ) -> str:
         """Where nobody knows whether the release's indexer reads such keys; ``cuda``: whether a CUDA device runs it."""
-        asked = cuda and paths.indexer != "unfused" and LIGHTNING_INDEXER.op not in without_ops
+        asked = cuda and paths["indexer"] != "unfused" and LIGHTNING_INDEXER.op not in without_ops
         if not asked or flags.type_k not in release.cuda_indexer_keys_unknown:
             return ""
         return (
