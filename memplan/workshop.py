@@ -45,7 +45,7 @@ class Workshop:
 class PlacedBuffers:
     """Where each weight, cache and state lies, by role and layer; nowhere when the model is refused.
 
-    ``parts``: the buffers of parts' leafs (``memplan.ggml.parts``), as they are asked for.
+    ``parts``: the buffers of parts' leafs (``memplan.ggml.plan.parts``), as they are asked for.
     """
 
     def __init__(self, placement: Placement | Refusal, workshop: Workshop) -> None:

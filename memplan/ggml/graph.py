@@ -43,19 +43,22 @@ class Graph:
     """Nodes (computed, in order) and leafs (given: inputs, weights, caches).
 
     ``Tensor.uses`` counts how many sources name a tensor; -1 marks one that is not in the graph yet, so a tensor
-    belongs to one graph at most (weights and caches are made anew for each).
+    belongs to one graph at most (weights and caches are made anew for each). ``expanded`` lists what ``expand`` was
+    called for.
     """
 
-    __slots__ = ("leafs", "max_nodes", "nodes")
+    __slots__ = ("expanded", "leafs", "max_nodes", "nodes")
 
     def __init__(self, max_nodes: int = UNLIMITED) -> None:
         """``max_nodes``: more raise GraphTooLargeError, so that an absurd graph ends early."""
         self.max_nodes = max_nodes
         self.nodes: list[Tensor] = []
         self.leafs: list[Tensor] = []
+        self.expanded: list[Tensor] = []
 
     def expand(self, tensor: Tensor) -> None:
         """Append ``tensor`` and all it needs that is not there yet, sources first, left to right."""
+        self.expanded.append(tensor)
         if tensor.uses >= 0:
             return
         if len(self.nodes) > self.max_nodes:

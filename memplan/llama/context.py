@@ -13,7 +13,9 @@ from typing import Literal, Protocol
 from memplan.ggml.backend import Backend, BufferType
 from memplan.ggml.graph import Graph, check_size
 from memplan.ggml.ops import GGMLAssertError
-from memplan.ggml.quick import GraphParts, QuickPlanner
+from memplan.ggml.plan.parts import GraphParts
+from memplan.ggml.plan.planner import QuickPlanner
+from memplan.ggml.plan.structure import structure_of
 from memplan.ggml.sched import Sched, SchedAbortError
 from memplan.ggml.tensor import Tensor
 from memplan.llama.flags import Flags
@@ -316,7 +318,8 @@ class Context:
 
     def _in_parts(self, batch: Batch) -> GraphParts:
         graph = self.graphs.in_parts(batch, self.fused)
-        check_size(self.graphs.max_nodes, graph.n_nodes, graph.n_leafs, graph.n_given)
+        structure = structure_of(graph)
+        check_size(self.graphs.max_nodes, len(structure.order), structure.n_leafs, structure.n_given)
         return graph
 
     def _whole(self, batch: Batch) -> BuiltGraph:
@@ -332,17 +335,17 @@ class Context:
         schedule = self.quick.schedule(graph, layer_home, self.pins_nodes(batch), not self.offload_kqv)
         misplaced = {
             op
-            for p, il in zip(schedule.placed, graph.layers, strict=True)
-            for op, node in p.part.fused
-            if p.final[node] != layer_home[il]
+            for at, (part, layer) in enumerate(zip(graph.parts, graph.layers, strict=True))
+            for op, node, il in part.fused
+            if schedule.homes_of(at)[node] != layer_home[il if layer < 0 else layer]
         }
-        return graph.n_nodes, len(schedule.splits), misplaced
+        return schedule.n_nodes, len(schedule.splits), misplaced
 
     def _quick_prompt(self, batch: Batch) -> tuple[list[int], int, int]:
         graph = self._in_parts(batch)
         # the measuring pass resets the scheduler, and with it what was assigned before
         schedule = self.quick.schedule(graph, self.devices.layer_home, False, False)
-        return self.quick.sizes(graph, schedule), graph.n_nodes, len(schedule.splits)
+        return self.quick.sizes(graph, schedule), schedule.n_nodes, len(schedule.splits)
 
     def plain_split(self, batch: Batch) -> BuiltGraph:
         """The whole graph, with a device for each node."""

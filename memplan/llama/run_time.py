@@ -54,8 +54,8 @@ def _of_parts(context: Context, batch: Batch, found: list[DeviceScratch]) -> Non
     backends, layer_home = context.devices.backends, context.devices.layer_home
     graph = context.graphs.in_parts(batch, context.fused)
     schedule = context.quick.schedule(graph, layer_home, context.pins_nodes(batch), not context.offload_kqv)
-    for placed, layer in zip(schedule.placed, graph.layers, strict=True):
-        part, homes = placed.part, placed.final
+    for at, (part, layer) in enumerate(zip(graph.parts, graph.layers, strict=True)):
+        homes = schedule.homes_of(at)
         for home, backend in enumerate(backends):
             if backend.scratching is not None and home in homes:
                 for node, nbytes, cublas in part.scratch(backend):

@@ -10,9 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from memplan.ggml.parts import Part, PartBuilder
-from memplan.ggml.quick import GraphParts
-from memplan.ggml.quick_cases import Buffers
+from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartBuilder
 from memplan.ggml.tensor import Tensor, new_tensor
 from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, Batch, Fused, Paths, Probe
 from memplan.llama.graph import Crossing, GraphContext
@@ -196,7 +194,7 @@ class ModelGraphs(Generic[H]):
 
     def _build_parts(self, graph: ModelGraph[H], memory: Memory) -> tuple[list[Part], list[int], list[Tensor]]:
         graph.shares = False
-        builder = PartBuilder(graph.graph, graph.roles, graph.fused_nodes, graph.pinned, graph.on_host)
+        builder = PartBuilder(graph.graph, graph.roles, graph.fused_nodes, graph.pinned, graph.on_host, graph.shared)
         builder.begin(())
         given = _many(graph.head())
         parts, layers = [builder.end(given)], [-1]

@@ -112,18 +112,3 @@ def test_what_was_found_for_one_size_does_not_pass_for_another_that_backends_ref
         assert figures(quick) == figures(plain), ctx
         splits.add(quick.splits)
     assert len(splits) > 1
-
-
-def test_experts_read_what_the_head_has_read() -> None:
-    """They are kept for other contexts, by the head's inputs."""
-    flags = parse_flags(["-c", "4096"])
-    for recipe in RECIPES:
-        rig = Rig((Gpu("GPU", 24000 * MIB, 23000 * MIB, (8, 6)),))
-        made = answer(Question.of(header(recipe), flags, rig, RELEASES[-1])).made
-        assert made is not None
-        context = made.context
-        graph = context.graphs.in_parts(context.params.prompt_batch, context.fused)
-        head, experts = graph.parts[0], graph.parts[2:-1:2]
-        assert len(experts) == LAYERS
-        read = {i for part in experts for i in part.leaf_order if i < -1}
-        assert read <= set(head.leaf_order)

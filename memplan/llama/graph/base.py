@@ -54,6 +54,7 @@ class GraphBase(Generic[H]):
         pinned: nodes that llama.cpp's callback would pin to their layer's device: norms and each layer's last node.
         on_host: nodes pinned to the CPU when the caches are not offloaded.
         shares: whether a weight of several layers is one tensor; False where like layers stand for each other.
+        shared: such weights, as each layer has them.
     """
 
     rope_type = NEOX
@@ -81,6 +82,7 @@ class GraphBase(Generic[H]):
         self.pinned: list[tuple[Tensor, int]] = []
         self.on_host: list[Tensor] = []
         self.shares = True
+        self.shared: set[Tensor] = set()
         self._leafs: dict[tuple[str, int], Tensor] = {}
         self._shared: dict[tuple[str, Buffer | None], Tensor] = {}
 
@@ -95,8 +97,10 @@ class GraphBase(Generic[H]):
         t = self._leafs.get((role, il))
         if t is None:
             t = self.source.leaf(role, il)
-            if self.shares and self.source.is_shared(role, il):
-                t = self._shared.setdefault((role, t.buffer), t)
+            if self.source.is_shared(role, il):
+                if self.shares:
+                    t = self._shared.setdefault((role, t.buffer), t)
+                self.shared.add(t)
             self._leafs[role, il] = t
             self.roles[t] = role
         return t

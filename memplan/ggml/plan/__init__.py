@@ -1,0 +1,1 @@
+"""The quick planner: like stretches of a graph built once, scheduled and packed as numbers."""

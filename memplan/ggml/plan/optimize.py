@@ -1,0 +1,231 @@
+"""What backends make of the splits of a graph in parts: orders of nodes, and lifetimes that fusions stretch.
+
+See ``Backend.graph_optimize``. A backend that keeps the order is asked about the nodes of one part at a time, and the
+answer holds for the same part elsewhere. One that may change it is given whole splits, made anew tensor by tensor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memplan.ggml.backend import Backend
+from memplan.ggml.plan.parts import Buffers, GraphParts, Part
+from memplan.ggml.plan.schedule import Schedule
+from memplan.ggml.sched import Sched
+from memplan.ggml.tensor import Shape, Tensor
+
+if TYPE_CHECKING:
+    from memplan.gguf.types import GGMLType
+
+Kept = tuple[int, int]
+"""A tensor, and the backend whose copy of it is kept; -1 for the tensor itself."""
+
+Lifetimes = tuple[tuple[int, tuple[Kept, ...]], ...]
+"""Nodes, and what must outlive each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimized:
+    """The order in which nodes are computed, empty where it is the structure's, and stretched lifetimes."""
+
+    order: tuple[int, ...]
+    lifetimes: Lifetimes
+
+
+class Run(NamedTuple):
+    """Nodes of a part from one to another on one backend.
+
+    ``follows``: whether a node comes after them.  ``copies``: what they read copies of, as (node, source number).
+    """
+
+    start: int
+    end: int
+    backend: int
+    follows: bool
+    copies: tuple[tuple[int, int], ...]
+
+
+_AFTER = -(1 << 30)
+"""The node after a run, in place of a number."""
+
+KEPT_ANSWERS = 768
+"""Runs whose answers are remembered."""
+
+KEPT_SCHEDULES = 32
+"""Schedules whose runs, or whose orders, are remembered."""
+
+
+class Optimizer:
+    """Asks the backends of a scheduler."""
+
+    def __init__(self, sched: Sched) -> None:
+        self.sched = sched
+        self.reorders = any(b.reorders for b in sched.backends)
+        self._asks = [type(b).graph_optimize is not Backend.graph_optimize and not b.reorders for b in sched.backends]
+        self._runs: dict[Schedule, list[tuple[int, int, Run]]] = {}
+        self._answers: dict[tuple[Part, Buffers, Run], list[tuple[int, list[Kept]]]] = {}
+        self._orders: dict[tuple[object, ...], Optimized] = {}
+
+    def optimize(self, graph: GraphParts, schedule: Schedule) -> Optimized:
+        """What is computed when, and what must outlive which node."""
+        runs = self._runs.get(schedule)
+        if runs is None:
+            _make_room(self._runs, KEPT_SCHEDULES)
+            runs = self._runs[schedule] = list(self._find_runs(schedule))
+        structure = schedule.structure
+        found: dict[int, dict[Kept, None]] = {}
+        for at, after, run in runs:
+            key = graph.parts[at], graph.buffers[at], run
+            answer = self._answers.get(key)
+            if answer is None:
+                _make_room(self._answers, KEPT_ANSWERS)
+                answer = self._answers[key] = self._ask(*key)
+            for until, tensors in answer:
+                node = after if until == _AFTER else structure.id(at, until)
+                kept = found.setdefault(node, {})
+                kept.update({(structure.id(at, r), backend): None for r, backend in tensors})
+        lifetimes = tuple([(until, tuple(kept)) for until, kept in found.items()])
+        if not self.reorders:
+            return Optimized((), lifetimes)
+        whole = self._reordered(graph, schedule)
+        return Optimized(whole.order, lifetimes + whole.lifetimes)
+
+    # --- a part at a time ---------------------------------------------------------------------------------------------
+
+    def _find_runs(self, schedule: Schedule) -> Iterator[tuple[int, int, Run]]:
+        """Where a backend that keeps the order is to be asked: the part's position, the node after, the run."""
+        structure = schedule.structure
+        order, where = structure.order, structure.where
+        copies: dict[int, list[int]] = {}
+        for i, j, _ in schedule.copies:
+            copies.setdefault(i, []).append(j)
+        ends = [split.start for split in schedule.splits[1:]] + [len(order)]
+        for split, split_end in zip(schedule.splits, ends, strict=True):
+            if not self._asks[split.backend]:
+                continue
+            start = split.start
+            while start < split_end:
+                at, r = where[order[start]]
+                end = start + 1
+                while end < split_end and order[end] == order[end - 1] + 1 and where[order[end]][0] == at:
+                    end += 1
+                reads = [(where[i][1], j) for i in order[start:end] if i in copies for j in copies[i]] if copies else []
+                follows = end < len(order)
+                run = Run(r, r + end - start, split.backend, follows, tuple(reads))
+                yield at, order[end] if follows else -1, run
+                start = end
+
+    def _ask(self, part: Part, buffers: Buffers, run: Run) -> list[tuple[int, list[Kept]]]:
+        """What must outlive nodes of a run, by the part's own numbers."""
+        part.locate(buffers)
+        names = {t: (r, -1) for t, r in part.ids.items()}
+        made: dict[int, Tensor] = {}
+        for i, j in run.copies:
+            r = part.srcs[i][j]
+            if r not in made:
+                made[r] = _copy(part.nodes[i].src[j])
+                names[made[r]] = (r, run.backend)
+        after = Tensor("NONE", *_layout(part.nodes[0]), []) if run.follows else None
+        kept: dict[int, dict[Kept, None]] = {}
+        read = [(part.nodes[i], j, part.nodes[i].src[j]) for i, j in run.copies]
+        for (t, j, _), (i, _) in zip(read, run.copies, strict=True):
+            t.src[j] = made[part.srcs[i][j]]
+        try:
+            nodes = part.nodes[run.start : run.end]
+            for tensor, until in self.sched.backends[run.backend].graph_optimize(nodes, after)[1]:
+                kept.setdefault(_AFTER if until is after else part.ids[until], {})[names[tensor]] = None
+        finally:
+            for t, j, src in read:
+                t.src[j] = src
+        return [(until, list(tensors)) for until, tensors in kept.items()]
+
+    # --- whole splits -------------------------------------------------------------------------------------------------
+
+    def _reordered(self, graph: GraphParts, schedule: Schedule) -> Optimized:
+        """The order of all nodes, and the lifetimes that backends which may reorder stretch; by structure and ops."""
+        key = (schedule, *[part.ops for part in graph.parts])
+        known = self._orders.get(key)
+        if known is None:
+            _make_room(self._orders, KEPT_SCHEDULES)
+            known = self._orders[key] = self._reorder(graph, schedule)
+        return known
+
+    def _reorder(self, graph: GraphParts, schedule: Schedule) -> Optimized:
+        whole = _Whole(graph, schedule)
+        order = schedule.structure.order
+        ends = [split.start for split in schedule.splits[1:]] + [len(order)]
+        new_order: list[int] = []
+        kept: dict[int, dict[Kept, None]] = {}
+        for split, end in zip(schedule.splits, ends, strict=True):
+            nodes = order[split.start : end]
+            backend = self.sched.backends[split.backend]
+            if backend.reorders:
+                after = whole.tensor(order[end]) if end < len(order) else None
+                tensors, deps = backend.graph_optimize(whole.nodes(nodes, split.backend), after)
+                nodes = [whole.names[t][0] for t in tensors]
+                for tensor, until in deps:
+                    kept.setdefault(whole.names[until][0], {})[whole.names[tensor]] = None
+            new_order += nodes
+        return Optimized(tuple(new_order), tuple([(until, tuple(tensors)) for until, tensors in kept.items()]))
+
+
+class _Whole:
+    """A graph's tensors made anew, each once, as they are asked for; ``names`` says what each one is."""
+
+    def __init__(self, graph: GraphParts, schedule: Schedule) -> None:
+        self.graph = graph
+        self.structure = structure = schedule.structure
+        self.names: dict[Tensor, Kept] = {}
+        self._made: dict[Kept, Tensor] = {}
+        self._buffers = structure.buffers(graph)
+        self._uses = Counter(s for i in structure.order for s in structure.srcs[i])
+        self._copies = {(i, j) for i, j, _ in schedule.copies}
+
+    def tensor(self, i: int) -> Tensor:
+        """The tensor of one id, without sources until it is among ``nodes``."""
+        t = self._made.get((i, -1))
+        if t is None:
+            at, r = self.structure.where[i]
+            of = self.graph.parts[at].tensor(r) if at >= 0 else self.graph.inputs[r]
+            base = self.structure.base[i]
+            view_src = self.tensor(base) if base >= 0 else None
+            t = Tensor(of.op, *_layout(of), [], view_src, of.view_offs, of.kind, of.params, of.name)
+            t.flags = of.flags
+            t.uses = self._uses[i]
+            t.buffer = self._buffers[i]
+            self._keep(t, (i, -1))
+        return t
+
+    def nodes(self, ids: Sequence[int], backend: int) -> list[Tensor]:
+        """A split's nodes with their sources, copies in place of what lies elsewhere."""
+        for i in ids:
+            sources = enumerate(self.structure.srcs[i])
+            self.tensor(i).src = [
+                self._copy(s, backend) if (i, j) in self._copies else self.tensor(s) for j, s in sources
+            ]
+        return [self.tensor(i) for i in ids]
+
+    def _copy(self, i: int, backend: int) -> Tensor:
+        return self._made.get((i, backend)) or self._keep(_copy(self.tensor(i)), (i, backend))
+
+    def _keep(self, t: Tensor, name: Kept) -> Tensor:
+        self._made[name] = t
+        self.names[t] = name
+        return t
+
+
+def _copy(t: Tensor) -> Tensor:
+    """What the scheduler puts in place of a source that lies elsewhere (``ggml_dup_tensor_layout``)."""
+    return Tensor("NONE", *_layout(t), [], name=t.name)
+
+
+def _layout(t: Tensor) -> tuple[GGMLType, Shape, Shape]:
+    return t.type, t.ne, t.nb
+
+
+def _make_room(known: dict[Any, Any], most: int) -> None:
+    if len(known) >= most:
+        del known[next(iter(known))]

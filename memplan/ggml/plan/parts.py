@@ -1,0 +1,257 @@
+"""Stretches of a graph that occur again and again, built once.
+
+A model's layers are alike but for a few kinds, so each kind is built once, and a graph is a sequence of parts. A part
+refers to tensors by number: its nodes in order, then its own leafs; ``-1``, ``-2``, ... are the tensors that the part
+before hands on; ``FIRST_INPUT`` and below are inputs of the whole graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+
+from memplan.ggml.backend import SCRATCH_OPS, Backend, Buffer, BufferType
+from memplan.ggml.gallocr import INPLACE_OPS
+from memplan.ggml.graph import Graph
+from memplan.ggml.tensor import FLAG_INPUT, FLAG_OUTPUT, VIEW_OPS, Tensor
+
+FIRST_INPUT = -1000
+"""The number of the graph's first input; the next one's is one less."""
+
+NO_BASE = -(1 << 30)
+"""``Part.bases`` of what is no view."""
+
+Buffers = tuple["Buffer | None", ...]
+"""Where a part's leafs lie, None for what the allocator places."""
+
+
+class PartError(Exception):
+    """A fault of what builds a graph: it cannot be cut as it was."""
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """One stretch.
+
+    Attributes:
+        nodes: in the order in which they are computed, if ``outs`` are asked for in order.  leafs: its weights, caches
+            and scratch tensors.  roles: what each leaf is for, "" for scratch.
+        shared: leafs that belong to the whole graph: where another part has one of the same role in the same buffer,
+            it is the same tensor.
+        n_given: how many tensors the part before hands on.  outs: the tensors that it hands on itself.
+        srcs: each node's sources.  bases: what each node is a view of.  takes: which sources' places a node may take.
+        roots: what was expanded while the part was built, in order.
+        ids: numbers by tensor.
+        fused: fused op, its node, its layer.  pinned: node and layer of what llama.cpp pins to the layer's device.
+        on_host: nodes that are pinned to the CPU when caches are not offloaded.
+        body: all that is visited while the part is built, in order: nodes, leafs, inputs, what is handed on to it.
+        computed: whether a node is no view.  number: the structure's.
+    """
+
+    nodes: list[Tensor]
+    leafs: list[Tensor]
+    roles: tuple[str, ...]
+    shared: tuple[int, ...]
+    n_given: int
+    outs: tuple[int, ...]
+    srcs: list[tuple[int, ...]]
+    bases: list[int]
+    takes: list[tuple[int, ...]]
+    roots: tuple[int, ...]
+    ids: dict[Tensor, int]
+    fused: list[tuple[str, int, int]]
+    pinned: list[tuple[int, int]]
+    on_host: list[int]
+    body: list[int] = field(init=False)
+    computed: list[bool] = field(init=False)
+    number: int = field(init=False)
+    _tails: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    _sizes: dict[Hashable, dict[int, int]] = field(default_factory=dict)
+    _scratch: dict[Hashable, list[tuple[int, int, bool]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Number the structure: equal for parts that differ in sizes alone."""
+        seen: set[int] = set()
+        self.body = [r for root in self.roots for r in self._visit(root, seen)]
+        self.computed = [t.op not in VIEW_OPS for t in self.nodes]
+        signature = (
+            tuple(self.srcs),
+            tuple(self.bases),
+            tuple(self.takes),
+            bytes(self.computed),
+            bytes([t.flags & FLAG_OUTPUT for t in (*self.nodes, *self.leafs)]),
+            bytes([role != "" for role in self.roles]),
+            self.shared,
+            self.n_given,
+            self.outs,
+            self.roots,
+        )
+        self.number = _numbers.setdefault(signature, len(_numbers))
+
+    @property
+    def ops(self) -> int:
+        """A number for the structure with its ops and types."""
+        ops = self.number, *[(t.op, t.kind, t.type.name) for t in self.nodes]
+        return _numbers.setdefault(ops, len(_numbers))
+
+    def tail(self, done: tuple[int, ...]) -> list[int]:
+        """What visiting the last of these outs adds after the body and the outs before it were visited."""
+        known = self._tails.get(done)
+        if known is None:
+            seen = set(self.body)
+            for out in done[:-1]:
+                self._visit(self.outs[out], seen)
+            known = self._tails[done] = self._visit(self.outs[done[-1]], seen)
+        return known
+
+    def _visit(self, root: int, seen: set[int]) -> list[int]:
+        """What is added for ``root``, sources first, left to right, as ``Graph.expand`` does it."""
+        if root in seen:
+            return []
+        seen.add(root)
+        found: list[int] = []
+        srcs, n = self.srcs, len(self.nodes)
+        stack = [(root, iter(srcs[root] if 0 <= root < n else ()))]
+        while stack:
+            node, sources = stack[-1]
+            for r in sources:
+                if r not in seen:
+                    seen.add(r)
+                    if 0 <= r < n:
+                        stack.append((r, iter(srcs[r])))
+                        break
+                    found.append(r)
+            else:
+                stack.pop()
+                found.append(node)
+        return found
+
+    def tensor(self, i: int) -> Tensor:
+        """The tensor of one number, a node's or a leaf's."""
+        n = len(self.nodes)
+        return self.nodes[i] if i < n else self.leafs[i - n]
+
+    def locate(self, buffers: Buffers) -> None:
+        """Put the leafs where they lie at one place of one graph; to be done before a backend is asked anything."""
+        for leaf, buffer in zip(self.leafs, buffers, strict=True):
+            leaf.buffer = buffer
+
+    def sizes(self, buft: BufferType) -> dict[int, int]:
+        """Bytes that tensors take in a buffer of this type, by number, as far as they are known; to be added to."""
+        return self._sizes.setdefault(buft.sizing, {})
+
+    def scratch(self, backend: Backend) -> list[tuple[int, int, bool]]:
+        """The nodes that take scratch at run time if ``backend`` computes them: (node, bytes, through cuBLAS)."""
+        known = self._scratch.get(backend.scratching)
+        if known is None:
+            found = [(i, backend.scratch(t)) for i, t in enumerate(self.nodes) if t.op in SCRATCH_OPS]
+            known = [(i, taken.nbytes, taken.cublas) for i, taken in found if taken.pieces or taken.cublas]
+            self._scratch[backend.scratching] = known
+        return known
+
+
+_numbers: dict[tuple[object, ...], int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphParts:
+    """A graph in parts: each place's part, where its leafs lie, and the layer that it stands for.
+
+    ``inputs``: the whole graph's.  ``layers``: -1 for a part that stands for the layers that it was built with.
+    """
+
+    parts: Sequence[Part]
+    buffers: Sequence[Buffers]
+    inputs: Sequence[Tensor]
+    layers: Sequence[int]
+
+
+class PartBuilder:
+    """Cuts parts out of one graph as it is built; ``inputs`` collects the graph's inputs by number.
+
+    ``roles`` names leafs; ``fused_nodes``, ``pinned``, ``on_host`` and ``shared`` are the graph builder's growing
+    collections; ``shared`` has the leafs that belong to no layer.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        roles: Mapping[Tensor, str],
+        fused_nodes: list[tuple[str, Tensor, int]],
+        pinned: list[tuple[Tensor, int]],
+        on_host: list[Tensor],
+        shared: Collection[Tensor] = (),
+    ) -> None:
+        self.graph = graph
+        self.roles = roles
+        self.fused_nodes = fused_nodes
+        self.pinned = pinned
+        self.on_host = on_host
+        self.shared = shared
+        self.inputs: list[Tensor] = []
+        self._growing: tuple[Sized, ...] = (graph.nodes, graph.leafs, graph.expanded, fused_nodes, pinned, on_host)
+        self._input_ids: dict[Tensor, int] = {}
+        self._given: tuple[Tensor, ...] = ()
+        self._marks: tuple[int, ...] = ()
+
+    def begin(self, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Start a part: stand-ins for what the part before hands on, shaped ``like`` these; none for the first part."""
+        self._given = tuple([Tensor("PART_INPUT", t.type, t.ne, t.nb, [], name="input") for t in like])
+        self._marks = tuple([len(growing) for growing in self._growing])
+        return self._given
+
+    def end(self, outs: Sequence[Tensor]) -> Part:
+        """The part that was built since ``begin`` and hands on ``outs``, stand-ins that it passes through among them.
+
+        Raises:
+            PartError: it reads a tensor of another part that was not handed on to it, or hands on what has a buffer.
+        """
+        graph, given = self.graph, set(self._given)
+        node, leaf, root, fused, pinned, on_host = self._marks
+        roots = graph.expanded[root:]
+        for out in outs:
+            graph.expand(out)
+            out.uses += 1  # for the part that reads it
+        nodes = [t for t in graph.nodes[node:] if t not in given]
+        leafs = [t for t in graph.leafs[leaf:] if not t.flags & FLAG_INPUT]
+        new = set(leafs)
+        if self.shared:
+            leafs += dict.fromkeys(s for t in nodes for s in t.src if s in self.shared and s not in new)
+        for t in graph.leafs[leaf:]:
+            if t.flags & FLAG_INPUT:
+                self._input_ids[t] = FIRST_INPUT - len(self.inputs)
+                self.inputs.append(t)
+        ids = {t: i for i, t in enumerate([*nodes, *leafs])}
+        ids.update({t: -1 - i for i, t in enumerate(self._given)})
+        ids.update(self._input_ids)
+        for out in outs:
+            base = out.view_src or out
+            if base.buffer is not None:
+                raise PartError(f"{out.name} lies in a buffer of its own and cannot be handed on to the next part")
+        try:
+            return Part(
+                nodes=nodes,
+                leafs=leafs,
+                roles=tuple([self.roles.get(t, "") for t in leafs]),
+                shared=tuple([i for i, t in enumerate(leafs, len(nodes)) if t in self.shared]),
+                n_given=len(given),
+                outs=tuple([ids[t] for t in outs]),
+                srcs=[tuple([ids[s] for s in t.src]) for t in nodes],
+                bases=[NO_BASE if t.view_src is None else ids[t.view_src] for t in nodes],
+                takes=[_takes(t) for t in nodes],
+                roots=tuple([ids[t] for t in roots]),
+                ids=ids,
+                fused=[(op, ids[t], il) for op, t, il in self.fused_nodes[fused:] if t in ids],
+                pinned=[(ids[t], il) for t, il in self.pinned[pinned:] if il >= 0 and t in ids],
+                on_host=[ids[t] for t in self.on_host[on_host:] if t in ids],
+            )
+        except KeyError as fault:
+            raise PartError(f"{fault.args[0]!r} belongs to another part, which does not hand it on") from None
+
+
+def _takes(t: Tensor) -> tuple[int, ...]:
+    """Numbers of the sources laid out like ``t``, if ``t`` can be computed in place."""
+    if t.op not in INPLACE_OPS or t.view_src is not None:
+        return ()
+    ne, nb, type = t.ne, t.nb, t.type
+    return tuple(j for j, s in enumerate(t.src) if s.ne == ne and s.nb == nb and s.type is type)

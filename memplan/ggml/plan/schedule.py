@@ -1,0 +1,312 @@
+"""The scheduler's passes over a graph in parts: what ``memplan.ggml.sched`` does tensor by tensor, done on numbers.
+
+Follows ``ggml_backend_sched_split_graph`` (ggml/src/ggml-backend.cpp, v0.5.0) as ``memplan.ggml.sched`` does, and
+``tests/ggml/plan`` holds the two to the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from memplan.ggml.plan.parts import Buffers, GraphParts, Part
+from memplan.ggml.plan.structure import Structure, structure_of
+from memplan.ggml.sched import Sched, SchedAbortError
+
+Pins = tuple[tuple[int, int], ...]
+"""Nodes and the backends that llama.cpp assigns them to while it builds the graph; either if the backend computes the
+node, or in any case."""
+
+Answers = tuple["bool | None", ...]
+"""Whether a backend computes each node of a part; None for those about which it is not asked."""
+
+Asked = dict[tuple[int, int], Answers]
+"""What backends said, by the part's position and the backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A run of nodes on one backend from a place in the structure's order on; ``inputs`` are copied there."""
+
+    backend: int
+    start: int
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Where each tensor of a structure is computed, by id, and where the graph is split.
+
+    ``copies``: (node, source number, source) of what is read from a copy.  ``kept_inputs``: inputs of the graph that
+    pipelining has copies of.  One object for all graphs and devices for which it is the same.
+    """
+
+    structure: Structure
+    homes: bytes
+    splits: tuple[Split, ...]
+    copies: tuple[tuple[int, int, int], ...]
+    kept_inputs: tuple[int, ...]
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of the whole graph."""
+        return len(self.structure.order)
+
+    def homes_of(self, at: int) -> bytes:
+        """The backend of each tensor of the part at a position."""
+        first = self.structure.first
+        return self.homes[first[at] : first[at + 1] if at + 1 < len(first) else None]
+
+
+class Case:
+    """A part with its leafs in given buffers and nodes pinned, and what backends say about it.
+
+    ``start``: pass 1, the backend of each tensor by pins, weights or place, -1 for the rest.  ``number``: equal for
+    parts of one structure that are alike in all this.
+    """
+
+    __slots__ = ("_answers", "buffers", "number", "part", "sched", "start")
+
+    def __init__(self, part: Part, buffers: Buffers, pins: tuple[Pins, Pins], sched: Sched) -> None:
+        self.part = part
+        self.buffers = buffers
+        self.sched = sched
+        self.number = -1
+        self._answers: dict[int, Answers] = {}
+        part.locate(buffers)
+        wished, fixed = pins
+        pinned = {i: home for i, home in wished if sched.backends[home].supports_op(part.nodes[i])}
+        pinned.update(fixed)
+        nodes = [pinned[i] if i in pinned else sched.from_location(t) for i, t in enumerate(part.nodes)]
+        self.start = (*nodes, *map(sched.from_location, part.leafs))
+
+    def answers(self, backend: int) -> Answers:
+        """Whether ``backend`` computes each node that is not assigned from the start."""
+        known = self._answers.get(backend)
+        if known is None:
+            part = self.part
+            part.locate(self.buffers)
+            asks = self.sched.backends[backend].supports_op
+            known = tuple(
+                [
+                    asks(t) if computed and home < 0 else None
+                    for t, computed, home in zip(part.nodes, part.computed, self.start, strict=False)
+                ]
+            )
+            self._answers[backend] = known
+        return known
+
+
+KEPT_CASES = 384
+"""Cases that are remembered."""
+
+KEPT_SCHEDULES = 32
+"""Ways to split a graph that are remembered."""
+
+_schedules: dict[tuple[object, ...], Schedule] = {}
+
+
+class Scheduler:
+    """Schedules graphs in parts on the backends of a plain scheduler."""
+
+    def __init__(self, sched: Sched) -> None:
+        self.sched = sched
+        self._cases: dict[tuple[Part, Buffers, Pins, Pins], Case] = {}
+        self._numbers: dict[tuple[int, Buffers, tuple[int, ...]], int] = {}
+        self._known: dict[tuple[Structure, tuple[int, ...]], list[tuple[Asked, Schedule]]] = {}
+
+    def schedule(self, graph: GraphParts, layer_home: Sequence[int], pin_nodes: bool, pin_host: bool) -> Schedule:
+        """Assign and split.
+
+        ``pin_nodes``: norms and last nodes go to their layer's device, ``layer_home``.  ``pin_host``: what reads caches
+        to the CPU.
+        """
+        structure = structure_of(graph)
+        cpu = len(self.sched.backends) - 1
+        cases = []
+        for part, buffers, layer in zip(graph.parts, graph.buffers, graph.layers, strict=True):
+            wished = [(i, layer_home[il if layer < 0 else layer]) for i, il in part.pinned] if pin_nodes else []
+            fixed = [(i, cpu) for i in part.on_host] if pin_host else []
+            cases.append(self._case(part, buffers, tuple(wished), tuple(fixed)))
+        passes = _Passes(self.sched, graph, structure, cases)
+        # where a split made room, that counts for the graphs that follow as well
+        if self.sched.room:
+            return passes.run()
+        key = structure, tuple([case.number for case in cases])
+        for asked, schedule in self._known.get(key, ()):
+            if all(cases[at].answers(backend) == said for (at, backend), said in asked.items()):
+                return schedule
+        schedule = passes.run()
+        if passes.asked_all and not self.sched.room:
+            if len(self._known) >= KEPT_SCHEDULES:
+                del self._known[next(iter(self._known))]
+            self._known.setdefault(key, []).append((passes.asked, schedule))
+        return schedule
+
+    def _case(self, part: Part, buffers: Buffers, wished: Pins, fixed: Pins) -> Case:
+        key = part, buffers, wished, fixed
+        case = self._cases.get(key)
+        if case is None:
+            if len(self._cases) >= KEPT_CASES:
+                self._cases.clear()
+            case = self._cases[key] = Case(part, buffers, (wished, fixed), self.sched)
+            alike = part.number, buffers, case.start
+            case.number = self._numbers.setdefault(alike, len(self._numbers))
+        return case
+
+
+class _Passes:
+    """The passes over one graph.
+
+    ``asked``: what backends said on the way, by part's position; ``asked_all``: whether that is all that they said.
+    """
+
+    def __init__(self, sched: Sched, graph: GraphParts, structure: Structure, cases: Sequence[Case]) -> None:
+        self.sched = sched
+        self.graph = graph
+        self.structure = structure
+        self.cases = cases
+        self.cpu = len(sched.backends) - 1
+        self.homes: list[int] = []
+        self.asked: Asked = {}
+        self.asked_all = True
+
+    def run(self) -> Schedule:
+        """All passes but the first, which is done a part at a time."""
+        structure = self.structure
+        self.buffers = structure.buffers(self.graph)
+        self.homes = [self.cpu] * structure.n_inputs
+        for case in self.cases:
+            self.homes += case.start
+        computed = structure.computed
+        for skip in (self.cpu, -1):
+            for nodes in (computed, reversed(computed)):
+                self._expand(nodes, skip)
+            if min(map(self.homes.__getitem__, computed), default=0) >= 0:
+                break
+        else:
+            for i in computed:
+                if self.homes[i] < 0:
+                    self._choose(i)
+        self._place_rest()
+        return self._split()
+
+    def _answers(self, at: int, backend: int) -> Answers:
+        said = self.asked.get((at, backend))
+        if said is None:
+            said = self.asked[at, backend] = self.cases[at].answers(backend)
+        return said
+
+    def _expand(self, nodes: Iterable[int], skip: int) -> None:
+        """Pass 2, one way: unassigned nodes follow the node before, but never the backend ``skip``."""
+        homes, where = self.homes, self.structure.where
+        current = -1
+        asked = -1, -1
+        said: Answers = ()
+        for i in nodes:
+            home = homes[i]
+            if home >= 0:
+                current = -1 if home == skip else home
+            elif current >= 0:
+                at, r = where[i]
+                if (at, current) != asked:
+                    asked = at, current
+                    said = self._answers(at, current)
+                if said[r]:
+                    homes[i] = current
+
+    def _readable(self, i: int, backend: int) -> bool:
+        base = self.structure.base[i]
+        buffer = self.buffers[base if base >= 0 else i]
+        if buffer is not None:
+            return self.sched.backends[backend].supports_buft(buffer.buft)
+        home = self.homes[i]
+        if home < 0 <= base:
+            home = self.homes[base]
+        return home >= 0 and self.sched.reads[backend][home]
+
+    def _choose(self, i: int) -> None:
+        """Pass 3: the backend that reads most of the node's sources."""
+        best = -1
+        for backend in range(self.cpu + 1):
+            at, r = self.structure.where[i]
+            if self._answers(at, backend)[r]:
+                n = sum([self._readable(s, backend) for s in self.structure.srcs[i]])
+                if n > best:
+                    best, self.homes[i] = n, backend
+        if best < 0:
+            raise SchedAbortError("GGML_ASSERT(*cur_backend_id != -1) failed")
+
+    def _place_rest(self) -> None:
+        """Pass 4: views go where their data are, scratch leafs to the first that reads them."""
+        homes, base, srcs = self.homes, self.structure.base, self.structure.srcs
+        for i in self.structure.views:
+            if homes[i] < 0:
+                homes[i] = homes[base[i]]
+        for i in self.structure.loose:
+            if homes[i] < 0 <= base[i]:
+                homes[i] = homes[base[i]]
+            home = homes[i]
+            for s in srcs[i]:
+                if homes[s] < 0:
+                    homes[s] = home if base[s] < 0 else homes[base[s]]
+            if home < 0:
+                homes[i] = self._any(i)
+
+    def _any(self, i: int) -> int:
+        """The first backend that computes a node, a view of what has no place yet."""
+        at, r = self.structure.where[i]
+        case = self.cases[at]
+        case.part.locate(case.buffers)
+        self.asked_all = False
+        for backend in range(self.cpu + 1):
+            if self.sched.backends[backend].supports_op(case.part.nodes[r]):
+                return backend
+        raise SchedAbortError("GGML_ASSERT(*cur_backend_id != -1) failed")
+
+    def _split(self) -> Schedule:
+        """Pass 5."""
+        sched, structure, homes = self.sched, self.structure, self.homes
+        srcs, position, readable = structure.srcs, structure.position, self._readable
+        splits: list[tuple[int, int, list[int]]] = []
+        copies: list[tuple[int, int, int]] = []
+        made: set[tuple[int, int]] = set()
+        current = -1
+        inputs: list[int] = []
+        for i in structure.computed:
+            home = homes[i]
+            for s in srcs[i]:
+                if homes[s] != home:
+                    foreign = [(j, s) for j, s in enumerate(srcs[i]) if homes[s] != home and not readable(s, home)]
+                    break
+            else:
+                if home == current:
+                    continue
+                foreign = []
+            if (
+                home != current
+                or (inputs and any(self._is_weight(s) for _, s in foreign))
+                or (sched.is_full(len(splits) - 1, len(inputs)) and any((s, home) not in made for _, s in foreign))
+            ):
+                current, inputs = home, []
+                splits.append((home, position[i] if splits else 0, inputs))
+            for j, s in foreign:
+                if (s, home) not in made:
+                    made.add((s, home))
+                    inputs.append(s)
+                    sched.make_room(len(splits) - 1, len(inputs))
+                copies.append((i, j, s))
+        kept: tuple[int, ...] = ()
+        if sched.n_copies > 1:
+            kept = structure.all_inputs if sched.copies_unread_inputs else structure.read_inputs
+        sched.check_graph_inputs(len(kept))
+        done = tuple([Split(backend, start, tuple(inputs)) for backend, start, inputs in splits or [(self.cpu, 0, [])]])
+        schedule = Schedule(structure, bytes([home & 255 for home in homes]), done, tuple(copies), kept)
+        key = (structure, schedule.homes, done, kept)
+        if key not in _schedules and len(_schedules) >= KEPT_SCHEDULES:
+            del _schedules[next(iter(_schedules))]
+        return _schedules.setdefault(key, schedule)
+
+    def _is_weight(self, i: int) -> bool:
+        buffer = self.buffers[i]
+        return buffer is not None and buffer.weights
