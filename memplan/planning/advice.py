@@ -50,8 +50,8 @@ def advise(problem: Problem, found: Estimate) -> tuple[Advice | None, Candidate 
     search.remember((), found)
     advice = next(_changes(search, found), None)
     placed: Candidate | Change | None = search.find(effort="good")
-    ledger = search.ledger()
-    if placed is None and ledger is not None and ledger.first is None and ledger.fixed_homes is None:
+    costs = search.costs()
+    if placed is None and costs is not None and costs.first is None and costs.fixed_homes is None:
         placed = search.find(partial=True, effort="good")
     return advice, placed or without_placement(search.problem, (), Prober(search.problem))
 
@@ -86,9 +86,9 @@ def _changes(search: Search, found: Estimate) -> Iterator[Advice]:
             also = (own, search.estimate(own)) if first == one and fits(own) else None
             yield replace(advice(first), also=also)
     single: list[Words] = []
-    ledger = search.ledger()
-    if found.pipeline_parallel and ledger is not None:
-        single.append(("-ot", f"output_norm={ledger.names[search.default_layout(ledger).homes()[-1]]}"))
+    costs = search.costs()
+    if found.pipeline_parallel and costs is not None:
+        single.append(("-ot", f"output_norm={costs.names[search.default_layout(costs).homes()[-1]]}"))
     if flags.op_offload and any(buffer == "CPU" for _, buffer in flags.overrides):
         single.append(("--no-op-offload",))
     for options in (ubatches(flags), slots(flags)):

@@ -14,8 +14,8 @@ from typing import Literal
 from memplan.planning.bare import BALANCE, ROUNDS, Bare
 from memplan.planning.cuts import Cut, Cutter, Kinds
 from memplan.planning.estimates import Estimates
+from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout, layout_args
-from memplan.planning.ledger import Ledger
 from memplan.planning.problem import Candidate, fits_gpus, leaves_margins
 from memplan.result import Estimate
 
@@ -56,21 +56,21 @@ class Attempt:
     def __init__(
         self,
         search: Estimates,
-        ledger: Ledger,
+        costs: LayerCosts,
         no_op_offload: bool,
         firsts: Iterable[int] = (0,),
         effort: Effort = "best",
     ) -> None:
         self.effort = effort
         self.search = search
-        self.ledger = ledger
+        self.costs = costs
         self.no_op_offload = no_op_offload
         self.firsts = tuple(firsts)
         problem = search.problem
-        self.cutter = Cutter(ledger, problem.bandwidths)
-        gpus = [problem.rig.gpus[d] for d in ledger.devices]
-        margins = [problem.margins[d] for d in ledger.devices]
-        self.before = [g.free - m - p for g, m, p in zip(gpus, margins, ledger.pinned, strict=True)]
+        self.cutter = Cutter(costs, problem.bandwidths)
+        gpus = [problem.rig.gpus[d] for d in costs.devices]
+        margins = [problem.margins[d] for d in costs.devices]
+        self.before = [g.free - m - p for g, m, p in zip(gpus, margins, costs.pinned, strict=True)]
         self.copies = not no_op_offload and search.flags.op_offload
         self.found: Candidate | None = None
         self.fine: Candidate | None = None
@@ -96,7 +96,7 @@ class Attempt:
             self._any()
             if self.found is None or self.fine is not None or self._hopeless(self.found):
                 return self._settled()
-        default = replace(self.search.default_layout(self.ledger), no_op_offload=self.no_op_offload)
+        default = replace(self.search.default_layout(self.costs), no_op_offload=self.no_op_offload)
         start = self._ask(default)
         if start.refused is not None and start.refused.kind in SETTINGS:
             return None
@@ -123,7 +123,7 @@ class Attempt:
 
     def least_on_gpus(self) -> Candidate | None:
         """The output layer alone on a GPU: the first thing to fit where little does."""
-        self._bare().any((self.ledger.n_items - 1,))
+        self._bare().any((self.costs.n_items - 1,))
         return self._settled()
 
     def _filled(self) -> Candidate | None:
@@ -139,10 +139,10 @@ class Attempt:
     def _hopeless(self, found: Candidate) -> bool:
         """Whether the host lacks more than the GPUs have left, and than smaller copies of experts could free."""
         margins, devices = self.search.problem.margins, found.estimate.devices
-        spare = sum(devices[d].left - margins[d] for d in self.ledger.devices)
+        spare = sum(devices[d].left - margins[d] for d in self.costs.devices)
         if self.copies:
-            every = self.ledger.kinds
-            spare += devices[self.ledger.devices[0]].compute - self._least_copy(Kinds(every, every))
+            every = self.costs.kinds
+            spare += devices[self.costs.devices[0]].compute - self._least_copy(Kinds(every, every))
         return found.estimate.host_lacks > spare
 
     def _thorough(self) -> bool:
@@ -160,8 +160,8 @@ class Attempt:
         """Take experts back from the host where a GPU has room for one: other layers' may leave a buffer as it is."""
         margins, homes = self.search.problem.margins, found.layout.homes()
         hashed = self.search.model.layers_routed_by_token
-        touched = {e.layer: 0 for layer in self.ledger.experts for e in layer}
-        host = [e for layer in self.ledger.experts[found.layout.first :] for e in layer]
+        touched = {e.layer: 0 for layer in self.costs.experts for e in layer}
+        host = [e for layer in self.costs.experts[found.layout.first :] for e in layer]
         host = [e for e in host if e.names[0] in found.layout.host]
         for e in host:
             touched[e.layer] += 1
@@ -169,7 +169,7 @@ class Attempt:
         host.sort(key=lambda e: (-e.size, e.layer < hashed, touched[e.layer], e.layer))
         tried: set[int] = set()
         for _ in range(MORE_ROUNDS):
-            left = [found.estimate.devices[d].left - margins[d] for d in self.ledger.devices]
+            left = [found.estimate.devices[d].left - margins[d] for d in self.costs.devices]
             more = next((e for e in host if e.size <= left[homes[e.layer]] and e.layer not in tried), None)
             if more is None:
                 break
@@ -184,8 +184,8 @@ class Attempt:
 
     def _most(self, found: Candidate) -> None:
         """Look for more bytes on GPUs than ``found`` has, even if that takes more time: ``most``."""
-        cutter = Cutter(self.ledger, self.search.problem.bandwidths, most=True)
-        every = self.ledger.kinds
+        cutter = Cutter(self.costs, self.search.problem.bandwidths, most=True)
+        every = self.costs.kinds
         computes = self._computes(found.estimate)
         for _ in range(MORE_ROUNDS):
             rooms = [before - compute for before, compute in zip(self.before, computes, strict=True)]
@@ -197,7 +197,7 @@ class Attempt:
             if gain <= 0:
                 return
             # with many GPUs sums always promise a little; a whole expert tensor is worth asking --fit about
-            least = min(e.nbytes for layer in self.ledger.experts for e in layer)
+            least = min(e.nbytes for layer in self.costs.experts for e in layer)
             self.more = self.more or len(self.before) < MANY or gain >= least
             answer = self._ask(layout)
             if answer.refused is not None:
@@ -211,14 +211,14 @@ class Attempt:
             computes = list(map(max, computes, self._computes(answer)))
 
     def _any(self) -> None:
-        every = self.ledger.kinds
+        every = self.costs.kinds
         self._refine(Kinds(every, every), [0] * len(self.before), enough=True)
         if self.found is None and not self.crowded:
             self._bare().any(self.firsts)
 
     def _bare(self) -> Bare:
         bandwidths = self.search.problem.bandwidths
-        return Bare(self.ledger, bandwidths, self.before, self.no_op_offload, self._ask, self._take)
+        return Bare(self.costs, bandwidths, self.before, self.no_op_offload, self._ask, self._take)
 
     def with_weights(self, least: int, computes: Sequence[int]) -> Candidate | None:
         """The best that fits with about ``least`` bytes of weights on GPUs; ``computes``: a guess, rather too small."""
@@ -229,16 +229,16 @@ class Attempt:
         return self._settled()
 
     def _ask(self, layout: Layout) -> Estimate:
-        return self.search.estimate(layout_args(layout, self.ledger))
+        return self.search.estimate(layout_args(layout, self.costs))
 
     def _computes(self, found: Estimate) -> list[int]:
-        return [found.devices[d].compute for d in self.ledger.devices]
+        return [found.devices[d].compute for d in self.costs.devices]
 
     def _candidate(self, layout: Layout, found: Estimate) -> Candidate | None:
         """The layout, if it leaves the margins; whether the host has room is for ``_settled``."""
         if not fits_gpus(found, self.search.problem.margins):
             return None
-        new = Candidate(layout, tuple(layout_args(layout, self.ledger)), found, self.cutter.price(layout))
+        new = Candidate(layout, tuple(layout_args(layout, self.costs)), found, self.cutter.price(layout))
         if found.host_lacks:
             self.crowded = True
             if not self.loose:
@@ -272,7 +272,7 @@ class Attempt:
 
     def _with_host(self, computes: Sequence[int]) -> None:
         """Layouts with experts on the host, the most promising kinds first."""
-        every = self.ledger.kinds
+        every = self.costs.kinds
         ways = [Kinds(every, every)]
         if self.copies:
             for kind in ("down", "up"):
@@ -306,7 +306,7 @@ class Attempt:
         rest: copies of their experts can make it larger by the size of one.
         """
         hashed = self.search.model.layers_routed_by_token
-        first = {name for layer in self.ledger.experts[:hashed] for e in layer for name in e.names}
+        first = {name for layer in self.costs.experts[:hashed] for e in layer for name in e.names}
         if not first & found.layout.host:
             return
         computes = self._computes(found.estimate)
@@ -316,7 +316,7 @@ class Attempt:
 
     def _least_copy(self, kinds: Kinds, computes: Sequence[int] = (0,)) -> int:
         """Bytes that the first GPU's compute buffer holds at least, when such experts are copied to it."""
-        sizes = [e.size for layer in self.ledger.experts for e in layer if e.kind in kinds.first | kinds.rest]
+        sizes = [e.size for layer in self.costs.experts for e in layer if e.kind in kinds.first | kinds.rest]
         return max(min(sizes, default=0), computes[0] if self.least else 0)
 
     def _cut(self, computes: Sequence[int], kinds: Kinds, slack: int = 0, turn: int = 0) -> Cut | None:
@@ -362,7 +362,7 @@ class Attempt:
         """Spread what is left evenly, where that costs nothing: llama.cpp's pools grow at run time."""
         computes = self._computes(found.estimate)
         margins = self.search.problem.margins
-        left = [found.estimate.devices[d].left - margins[d] for d in self.ledger.devices]
+        left = [found.estimate.devices[d].left - margins[d] for d in self.costs.devices]
         low, high = max(0, min(left)), max(left)
         best: Cut | None = None
         while high - low > BALANCE:
@@ -377,18 +377,18 @@ class Attempt:
         layout = replace(best.layout, one_copy=found.layout.one_copy, no_op_offload=found.layout.no_op_offload)
         answer = self._ask(layout)
         if leaves_margins(answer, margins):
-            spread = [answer.devices[d].left - margins[d] for d in self.ledger.devices]
+            spread = [answer.devices[d].left - margins[d] for d in self.costs.devices]
             if min(spread) > min(left):
-                self.found = Candidate(layout, tuple(layout_args(layout, self.ledger)), answer, found.price)
+                self.found = Candidate(layout, tuple(layout_args(layout, self.costs)), answer, found.price)
 
     def _move(self, found: Candidate) -> None:
         """Fill what is left of a GPU with other GPUs' experts from the host, if any has room for one."""
         margins = self.search.problem.margins
         for cushion in CUSHIONS:
-            left = [max(0, found.estimate.devices[d].left - margins[d] - cushion) for d in self.ledger.devices]
+            left = [max(0, found.estimate.devices[d].left - margins[d] - cushion) for d in self.costs.devices]
             moved = dict(found.layout.moved)
             homes = found.layout.homes()
-            host = [e for layer in self.ledger.experts for e in layer if e.names[0] in found.layout.host]
+            host = [e for layer in self.costs.experts for e in layer if e.names[0] in found.layout.host]
             for e in sorted(host, key=lambda e: (-e.size, e.layer, e.kind)):
                 target = max((d for d in range(len(left)) if d != homes[e.layer]), key=lambda d: left[d], default=-1)
                 if target >= 0 and left[target] >= e.size:

@@ -8,8 +8,8 @@ from typing import Final
 
 from memplan.halving import last_before
 from memplan.planning.cuts import Cutter, Kinds
+from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout
-from memplan.planning.ledger import Ledger
 from memplan.planning.speed import Bandwidths
 from memplan.result import Estimate
 
@@ -31,19 +31,19 @@ class Bare:
 
     def __init__(
         self,
-        ledger: Ledger,
+        costs: LayerCosts,
         bandwidths: Bandwidths,
         before: Sequence[int],
         no_op_offload: bool,
         ask: Callable[[Layout], Estimate],
         take: Callable[[Layout, Estimate], bool],
     ) -> None:
-        self.ledger = ledger
+        self.costs = costs
         self.before = before
         self.no_op_offload = no_op_offload
         self.ask = ask
         self.take = take
-        self._cutter = Cutter(replace(ledger, experts=((),) * ledger.n_items), bandwidths)
+        self._cutter = Cutter(replace(costs, experts=((),) * costs.n_items), bandwidths)
 
     def any(self, firsts: Iterable[int]) -> bool:
         """Whether one with so many layers on the host fits; ``firsts``: the fewer the better."""
@@ -58,7 +58,7 @@ class Bare:
                 return False
             if self.take(layout, answer):
                 return True
-            seen = [answer.devices[d].compute for d in self.ledger.devices]
+            seen = [answer.devices[d].compute for d in self.costs.devices]
             if len(firsts) == 1:  # else layers may go from GPU to GPU and back for ever
                 seen = list(map(max, seen, computes))
             if seen == computes:
@@ -72,8 +72,8 @@ class Bare:
         What a GPU computes for one layer may need more than it has for the output alone, and what it needs does not
         grow evenly: so the number of layers is halved, not guessed.
         """
-        most = self.ledger.n_items - 1
-        if self.ledger.first is not None or self.ledger.fixed_homes is not None or not self.any((most,)):
+        most = self.costs.n_items - 1
+        if self.costs.first is not None or self.costs.fixed_homes is not None or not self.any((most,)):
             return False
         last_before(-1, most, lambda on_host: not self.any((on_host,)))
         return True
@@ -88,5 +88,5 @@ class Bare:
             low, high, cut = (low, middle, cut) if wider is None else (middle, high, wider)
         if cut is None:
             return None
-        host = frozenset(name for layer in self.ledger.experts[cut.layout.first :] for e in layer for name in e.names)
+        host = frozenset(name for layer in self.costs.experts[cut.layout.first :] for e in layer for name in e.names)
         return replace(cut.layout, host=host, no_op_offload=self.no_op_offload)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from memplan.planning.fill import TOLERANCE, Shelf
+from memplan.planning.layer_costs import Expert, LayerCosts
 from memplan.planning.layout import Layout
-from memplan.planning.ledger import Expert, Ledger
 from memplan.planning.speed import Bandwidths
 
 HOST_LAYER_MS = 1e6
@@ -48,20 +48,20 @@ class Cut:
 
 
 class Cutter:
-    """Cuts layers for one ledger; ``most``: for the most bytes of experts on GPUs, whatever the time."""
+    """Cuts layers at what they cost; ``most``: for the most bytes of experts on GPUs, whatever the time."""
 
-    def __init__(self, ledger: Ledger, bandwidths: Bandwidths, most: bool = False) -> None:
+    def __init__(self, costs: LayerCosts, bandwidths: Bandwidths, most: bool = False) -> None:
         self.most = most
-        self.ledger = ledger
-        self.shelf = Shelf(ledger.experts)
+        self.costs = costs
+        self.shelf = Shelf(costs.experts)
         self.speeds = bandwidths
-        self._dense = ledger.dense_sums()
-        self._read = ledger.read_sums()
-        unit_bytes = self.shelf.unit * ledger.used_share
+        self._dense = costs.dense_sums()
+        self._read = costs.read_sums()
+        unit_bytes = self.shelf.unit * costs.used_share
         self._host_unit = bandwidths.host_ms(unit_bytes)
-        self._gpu_unit = [bandwidths.gpu_ms(d, unit_bytes) for d in ledger.devices]
-        self._read_ms = [bandwidths.gpu_ms(d, 1.0) for d in ledger.devices]
-        self._change_ms = [bandwidths.change_ms(d) for d in ledger.devices]
+        self._gpu_unit = [bandwidths.gpu_ms(d, unit_bytes) for d in costs.devices]
+        self._read_ms = [bandwidths.gpu_ms(d, 1.0) for d in costs.devices]
+        self._change_ms = [bandwidths.change_ms(d) for d in costs.devices]
         self._least = min((units for layer in self.shelf.layers for _, units in layer), default=1)
 
     def cut(self, rooms: Sequence[int], kinds: Kinds, firsts: Iterable[int] = (0,), turn: int = 0) -> Cut | None:
@@ -70,15 +70,15 @@ class Cutter:
         ``firsts``: how many of the first layers may be on the host altogether, the fewer the better.  ``turn``: which
         of the first GPU's layers keep their experts: 0: the first ones; n: those after the nth; -1: the last ones.
         """
-        ledger = self.ledger
-        n = ledger.n_items
-        if ledger.fixed_homes is not None:
-            return self._fixed(rooms, kinds, ledger.fixed_homes, turn)
-        starts = {f: f * HOST_LAYER_MS for f in (firsts if ledger.first is None else (ledger.first,))}
+        costs = self.costs
+        n = costs.n_items
+        if costs.fixed_homes is not None:
+            return self._fixed(rooms, kinds, costs.fixed_homes, turn)
+        starts = {f: f * HOST_LAYER_MS for f in (firsts if costs.first is None else (costs.first,))}
         best = [starts.get(f, _NEVER) for f in range(n + 1)]
         came: list[list[int]] = []
         tables: dict[tuple[object, ...], list[list[float]]] = {}
-        for device in range(len(ledger.devices)):
+        for device in range(len(costs.devices)):
             key = (rooms[device], self._gpu_unit[device], self._change_ms[device], kinds.of(device))
             table = tables.get(key)
             if table is None:
@@ -110,14 +110,14 @@ class Cutter:
 
     def changes(self, layout: Layout) -> Iterator[float]:
         """Milliseconds of each change of device: from GPU to GPU, and to experts elsewhere and back."""
-        devices, before = self.ledger.devices, -1
+        devices, before = self.costs.devices, -1
         for device, (a, b) in zip(devices, layout.ranges(), strict=True):
             if b > a:
                 yield self.speeds.change_ms(before, device)
                 before = device
         for il, home in enumerate(layout.homes()):
             if il >= layout.first:
-                elsewhere = {where for e in self.ledger.experts[il] if (where := layout.place(e, home)) != home}
+                elsewhere = {where for e in self.costs.experts[il] if (where := layout.place(e, home)) != home}
                 for where in elsewhere:
                     ms = self.speeds.change_ms(devices[home], -1 if where < 0 else devices[where])
                     yield from (ms, ms)
@@ -127,19 +127,19 @@ class Cutter:
         total = self.speeds.host_ms(self._read[layout.first])
         for device, (a, b) in enumerate(layout.ranges()):
             total += (self._read[b] - self._read[a]) * self._read_ms[device]
-        for layer, home in zip(self.ledger.experts, layout.homes(), strict=True):
+        for layer, home in zip(self.costs.experts, layout.homes(), strict=True):
             for e in layer:
                 where = layout.place(e, home)
-                nbytes = e.size * self.ledger.used_share
+                nbytes = e.size * self.costs.used_share
                 total += self.speeds.host_ms(nbytes) if where < 0 else nbytes * self._read_ms[where]
         return total
 
     def spread(self, layout: Layout, rooms: Sequence[int]) -> Layout:
         """The layout with experts from the host on GPUs that have room for one beside their own layers'."""
-        ledger, homes = self.ledger, layout.homes()
+        costs, homes = self.costs, layout.homes()
         left = [room - self._dense[b] + self._dense[a] for room, (a, b) in zip(rooms, layout.ranges(), strict=True)]
         host: list[Expert] = []
-        for e in (e for layer in ledger.experts[layout.first :] for e in layer):
+        for e in (e for layer in costs.experts[layout.first :] for e in layer):
             where = layout.place(e, homes[e.layer])
             if where < 0:
                 host.append(e)
@@ -156,7 +156,7 @@ class Cutter:
     def weights(self, layout: Layout) -> int:
         """Bytes of weights on GPUs, without what the user has placed and without padding."""
         homes = layout.homes()
-        experts = (e.nbytes for layer in self.ledger.experts for e in layer if layout.place(e, homes[e.layer]) >= 0)
+        experts = (e.nbytes for layer in self.costs.experts for e in layer if layout.place(e, homes[e.layer]) >= 0)
         return self._read[-1] - self._read[layout.first] + sum(experts)
 
     def _fixed(self, rooms: Sequence[int], kinds: Kinds, homes: Sequence[int], turn: int) -> Cut | None:
@@ -174,7 +174,7 @@ class Cutter:
 
     def _table(self, device: int, room: int, kinds: frozenset[str]) -> list[list[float]]:
         """``table[a][b - a - 1]``: milliseconds a token when the layers from a up to b are this GPU's."""
-        n = self.ledger.n_items
+        n = self.costs.n_items
         return [self._row(device, room, kinds, a) for a in range(n)] + [[]]
 
     def _row(self, device: int, room: int, kinds: frozenset[str], a: int) -> list[float]:
@@ -183,7 +183,7 @@ class Cutter:
         gpu_unit, host_unit, read_ms = self._gpu_unit[device], self._host_unit, self._read_ms[device]
         change = self._change_ms[device]
         row = []
-        for b in range(a + 1, self.ledger.n_items + 1):
+        for b in range(a + 1, self.costs.n_items + 1):
             left = room - dense[b] + dense[a]
             if left < 0:
                 break

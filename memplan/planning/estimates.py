@@ -9,8 +9,8 @@ from memplan.estimator import answer, model_of, workshop_of
 from memplan.llama.flags import check_devices
 from memplan.llama.placement import place_layers, split_points
 from memplan.llama.refusals import Refusal
+from memplan.planning.layer_costs import LayerCosts, layer_costs_of
 from memplan.planning.layout import Layout, layout_args
-from memplan.planning.ledger import Ledger, open_ledger
 from memplan.planning.problem import Problem
 from memplan.result import Estimate
 
@@ -30,7 +30,7 @@ class Estimates:
         self.refused: Refusal | None = None
         self.estimates = 0
         self._known: dict[tuple[str, ...], Estimate] = {}
-        self._ledger: Ledger | None = None
+        self._ledger: LayerCosts | None = None
 
     def estimate(self, args: Sequence[str]) -> Estimate:
         """The exact estimate of the user's flags and ``args``."""
@@ -72,10 +72,10 @@ class Estimates:
         One with every expert on the host is among them.
         """
         margins = self.problem.margins
-        ledger = self.ledger()
-        if ledger is not None:
-            every = frozenset(name for layer in ledger.experts for e in layer for name in e.names)
-            self.estimate(layout_args(replace(self.default_layout(ledger), host=every), ledger))
+        costs = self.costs()
+        if costs is not None:
+            every = frozenset(name for layer in costs.experts for e in layer for name in e.names)
+            self.estimate(layout_args(replace(self.default_layout(costs), host=every), costs))
 
         def short(known: tuple[tuple[str, ...], Estimate]) -> tuple[int, int, int]:
             found = known[1]
@@ -85,23 +85,23 @@ class Estimates:
         answers = [(args, e) for args, e in self._known.items() if not e.refused and any(d.used for d in e.devices)]
         return min(answers, key=short, default=None)
 
-    def ledger(self) -> Ledger | None:
+    def costs(self) -> LayerCosts | None:
         """What may be placed; None when llama.cpp would not load the model (see ``refused``), or no GPU is in use."""
         if self._ledger is None:
-            opened = open_ledger(self.problem.question)
+            opened = layer_costs_of(self.problem.question)
             if isinstance(opened, Refusal):
                 self.refused = opened
-            self._ledger = opened if isinstance(opened, Ledger) else None
+            self._ledger = opened if isinstance(opened, LayerCosts) else None
         return self._ledger
 
-    def default_layout(self, ledger: Ledger) -> Layout:
+    def default_layout(self, costs: LayerCosts) -> Layout:
         """llama.cpp's own split, everything on the GPUs as far as the user's flags let it."""
-        n = ledger.n_items
-        homes = ledger.fixed_homes
+        n = costs.n_items
+        homes = costs.fixed_homes
         if homes is None:
-            devices = [self.machine.gpus[d] for d in ledger.devices]
-            n_gpu_layers = n - (ledger.first or 0)
+            devices = [self.machine.gpus[d] for d in costs.devices]
+            n_gpu_layers = n - (costs.first or 0)
             homes = tuple(place_layers(n - 1, n_gpu_layers, devices, split_points(devices, ())))
         first = sum(home < 0 for home in homes)
-        ends = tuple(first + sum(0 <= home <= d for home in homes) for d in range(len(ledger.devices)))
+        ends = tuple(first + sum(0 <= home <= d for home in homes) for d in range(len(costs.devices)))
         return Layout(first, ends)

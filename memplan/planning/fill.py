@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from memplan.planning.ledger import Expert
+from memplan.planning.layer_costs import Expert
 
 MIN_UNIT = 1 << 20
 """Experts whose sizes have little in common are rounded up to whole MiB."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from memplan.llama.weights import ModelTensor
-from memplan.planning.ledger import Ledger
+from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.overrides import matched
 
 
@@ -33,18 +33,18 @@ class Sizes:
     """
 
     def __init__(
-        self, ledger: Ledger, tensors: Sequence[ModelTensor], patterns: Mapping[str, str], absent: range = range(0)
+        self, costs: LayerCosts, tensors: Sequence[ModelTensor], patterns: Mapping[str, str], absent: range = range(0)
     ) -> None:
-        self.blocks = ledger.n_items - 1
+        self.blocks = costs.n_items - 1
         self.absent = absent
-        self.dense = list(ledger.dense)
-        self.experts = [sum(e.size for e in layer) for layer in ledger.experts]
+        self.dense = list(costs.dense)
+        self.experts = [sum(e.size for e in layer) for layer in costs.experts]
         self.parts: dict[str, list[int]] = {}
         nbytes = {t.name: t.nbytes for t in tensors}
         layers = {t.name: t.layer for t in tensors}
         for lost, pattern in patterns.items():
-            taken = self.parts[lost] = [0] * ledger.n_items
-            for name in matched([(pattern, "")], ledger.all_names):
+            taken = self.parts[lost] = [0] * costs.n_items
+            for name in matched([(pattern, "")], costs.all_names):
                 if layers[name] >= 0:
                     taken[layers[name]] += nbytes[name]
         for il in absent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memplan.planning.ledger import Expert, Ledger
+from memplan.planning.layer_costs import Expert, LayerCosts
 from memplan.planning.overrides import write_overrides
 
 HOST = "CPU"
@@ -53,20 +53,20 @@ class Layout:
         return homes
 
 
-def layout_args(layout: Layout, ledger: Ledger) -> list[str]:
+def layout_args(layout: Layout, costs: LayerCosts) -> list[str]:
     """The flags to add to the user's own: ``-ngl``, ``-ts``, ``-ot``, ``--no-op-offload``, those that are needed."""
     args: list[str] = []
-    active = ledger.n_items - layout.first
-    if ledger.first is None:
+    active = costs.n_items - layout.first
+    if costs.first is None:
         all_on_gpus = layout.first == 0 and active <= EVERY_LAYER
         args += ["-ngl", str(EVERY_LAYER if all_on_gpus else active)]
-    if len(ledger.devices) > 1 and ledger.fixed_homes is None and active:
+    if len(costs.devices) > 1 and costs.fixed_homes is None and active:
         args += ["-ts", ",".join(str(end - begin) for begin, end in layout.ranges())]
     wanted = {name: HOST for name in layout.host}
-    wanted.update((name, ledger.names[device]) for name, device in layout.moved.items())
-    rules = write_overrides(wanted, ledger.all_names)
+    wanted.update((name, costs.names[device]) for name, device in layout.moved.items())
+    rules = write_overrides(wanted, costs.all_names)
     if not rules and layout.one_copy:
-        rules = [("output_norm", ledger.names[layout.homes()[-1]])]
+        rules = [("output_norm", costs.names[layout.homes()[-1]])]
     if rules:
         args += ["-ot", ",".join(f"{pattern}={buffer}" for pattern, buffer in rules)]
     if layout.no_op_offload:

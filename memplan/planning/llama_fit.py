@@ -14,8 +14,8 @@ from typing import Final
 
 from memplan.planning.cuts import Cutter
 from memplan.planning.fit_bound import Settled, Sizes
+from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import EVERY_LAYER, HOST, Layout
-from memplan.planning.ledger import Ledger
 from memplan.planning.nearest import PLACEMENT
 from memplan.planning.overrides import matched, write_overrides
 from memplan.planning.problem import Candidate, gpu_weights
@@ -86,21 +86,21 @@ class FitAnswer:
         """Bytes of weights on GPUs."""
         return gpu_weights(self.estimate)
 
-    def candidate(self, search: Search, ledger: Ledger) -> Candidate:
+    def candidate(self, search: Search, costs: LayerCosts) -> Candidate:
         """The same as a plan has it."""
-        first = ledger.n_items - self.layers
+        first = costs.n_items - self.layers
         ends = tuple(first + n for n in accumulate(self.counts))
         host = frozenset(name for name, device in self.elsewhere.items() if device < 0)
         moved = {name: device for name, device in self.elsewhere.items() if device >= 0}
         layout = Layout(first, ends, host, moved)
-        price = Cutter(ledger, search.problem.bandwidths).price(layout)
-        args = self._shorter(ledger, first)
+        price = Cutter(costs, search.problem.bandwidths).price(layout)
+        args = self._shorter(costs, first)
         shorter = search.estimate(args)
         if shorter.buffers != self.estimate.buffers:
             return Candidate(layout, self.args, self.estimate, price)
         return Candidate(layout, args, shorter, price)
 
-    def _shorter(self, ledger: Ledger, first: int) -> tuple[str, ...]:
+    def _shorter(self, costs: LayerCosts, first: int) -> tuple[str, ...]:
         """The same flags, layers that are alike folded into one pattern."""
         args = list(self.args)
         if not first:
@@ -109,13 +109,13 @@ class FitAnswer:
             return tuple(args)
         rules = [rule.rpartition("=")[::2] for rule in args[-1].split(",")]
         odd = [rule for rule in rules if not rule[0].endswith(_PARTS[_WHOLE])]
-        rest = [name for name in ledger.all_names if name not in matched(odd, ledger.all_names)]
+        rest = [name for name in costs.all_names if name not in matched(odd, costs.all_names)]
         folded = write_overrides(matched([rule for rule in rules if rule not in odd], rest), rest)
         args[-1] = ",".join(f"{pattern}={buffer}" for pattern, buffer in (*odd, *folded))
         return tuple(args)
 
 
-def replay_fit(search: Search, ledger: Ledger, always: bool = True, beat: int = 0) -> FitAnswer | None:
+def replay_fit(search: Search, costs: LayerCosts, always: bool = True, beat: int = 0) -> FitAnswer | None:
     """What ``--fit`` would place; unless ``always``, None when that is every layer's attention on GPUs.
 
     None also when it cannot come to ``beat`` bytes of weights, when it would stop at a flag, choose the context itself,
@@ -126,29 +126,29 @@ def replay_fit(search: Search, ledger: Ledger, always: bool = True, beat: int = 
         return None
     refused = search.refused
     try:
-        return _Replay(search, ledger, beat).answer(always)
+        return _Replay(search, costs, beat).answer(always)
     except _GaveUp:
         return None
     finally:
         search.refused = refused
 
 
-def fit_sizes(search: Search, ledger: Ledger, first: int = 0) -> Sizes:
+def fit_sizes(search: Search, costs: LayerCosts, first: int = 0) -> Sizes:
     """The sums that bound what ``--fit`` can place; ``first``: the first layer that it means to have on a GPU."""
     model = search.model
-    uncounted = ledger.n_items - 1 - model.hparams.n_layer
-    return Sizes(ledger, model.tensors.tensors, _LOST, range(first, first + uncounted))
+    uncounted = costs.n_items - 1 - model.hparams.n_layer
+    return Sizes(costs, model.tensors.tensors, _LOST, range(first, first + uncounted))
 
 
 class _Replay:
-    def __init__(self, search: Search, ledger: Ledger, beat: int) -> None:
+    def __init__(self, search: Search, costs: LayerCosts, beat: int) -> None:
         self.search = search
         self.beat = beat
-        self.ledger = ledger
+        self.costs = costs
         hparams = search.model.hparams
         self.n_items = hparams.n_layer + 1
-        gpus = [search.problem.rig.gpus[d] for d in ledger.devices]
-        margins = [search.problem.margins[d] for d in ledger.devices]
+        gpus = [search.problem.rig.gpus[d] for d in costs.devices]
+        margins = [search.problem.margins[d] for d in costs.devices]
         self.targets = [gpu.free - margin for gpu, margin in zip(gpus, margins, strict=True)]
         self.last = len(self.targets) - 1
         self.overflow = [HOST] * len(self.targets)
@@ -160,7 +160,7 @@ class _Replay:
         if self._attention() and not always:
             return None
         first = self.n_items - sum(share.layers for share in self.shares)
-        self.sizes = fit_sizes(self.search, self.ledger, first)
+        self.sizes = fit_sizes(self.search, self.costs, first)
         if self._most_bytes(0) <= self.beat:
             raise _GaveUp
         if sum(self.targets) > sum(self._ask(["-ot", rf"blk\.\d+{_PARTS[_WHOLE]}={HOST}"])):
@@ -171,11 +171,11 @@ class _Replay:
 
     def _elsewhere(self, args: Sequence[str]) -> dict[str, int]:
         """Where overrides put experts of layers that are on GPUs."""
-        ledger = self.ledger
-        first = ledger.n_items - sum(share.layers for share in self.shares)
-        names = [name for layer in ledger.experts[first:] for e in layer for name in e.names]
+        costs = self.costs
+        first = costs.n_items - sum(share.layers for share in self.shares)
+        names = [name for layer in costs.experts[first:] for e in layer for name in e.names]
         rules = [rule.rpartition("=")[::2] for rule in args[-1].split(",")] if "-ot" in args else []
-        numbers = {name: i for i, name in enumerate(ledger.names)}
+        numbers = {name: i for i, name in enumerate(costs.names)}
         return {name: numbers.get(buffer, -1) for name, buffer in matched(rules, names).items()}
 
     def _ask(self, args: Sequence[str]) -> list[int]:
@@ -184,7 +184,7 @@ class _Replay:
         found = self.search.estimate(args)
         if found.refused is not None or self.count > MOST_ESTIMATES:
             raise _GaveUp
-        return [found.devices[d].used for d in self.ledger.devices]
+        return [found.devices[d].used for d in self.costs.devices]
 
     def _load(self, shares: Sequence[_Share], overflow: Sequence[str]) -> list[int]:
         return self._ask(self._args(shares, overflow))
@@ -266,7 +266,7 @@ class _Replay:
         ``filled``: the last of them may still get one more layer in part.
         """
         found = self.search.estimate(self._args(self.shares, self.overflow))
-        devices = [found.devices[d] for d in self.ledger.devices]
+        devices = [found.devices[d] for d in self.costs.devices]
         computes = self.search.least_computes(found)
         settled = [
             Settled(share.layers, share.full, share.lost if share.part and share.lost != _WHOLE else "")
@@ -325,7 +325,7 @@ class _Replay:
         at += test[at].part == 0
         overflow = list(self.overflow)
         if i < self.last:
-            overflow[i] = self.ledger.names[i + 1]
+            overflow[i] = self.costs.names[i + 1]
 
         def take(lost: str) -> bool:
             test[i] = replace(test[i], lost=lost)

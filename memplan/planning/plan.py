@@ -12,8 +12,8 @@ from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
 from memplan.planning.cuts import Cutter
 from memplan.planning.fit_floor import no_less_than_fit
+from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout
-from memplan.planning.ledger import Ledger
 from memplan.planning.nearest import changes_in_full, few_enough, nearest_changes
 from memplan.planning.probing import Change
 from memplan.planning.problem import Candidate, Problem, leaves_margins
@@ -108,17 +108,17 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         chosen += words
         estimates += count
     search = Search(problem, hints)
-    ledger = search.ledger()
+    costs = search.costs()
     too_large = _too_large(search)
     if too_large:
         return NoPlan(fixed, f"nothing fits: {too_large}", estimates=estimates, approximate=search.approximate)
     found = search.find()
-    if found is None and ledger is None and search.refused is None:
+    if found is None and costs is None and search.refused is None:
         found_on_host = search.estimate(())
         if leaves_margins(found_on_host, problem.margins):
             return Plan(fixed, chosen, found_on_host, notes=("no GPU is in use: there is nothing to place",))
     in_full = found
-    if ledger is not None and ledger.first is None and ledger.fixed_homes is None and search.refused is None:
+    if costs is not None and costs.first is None and costs.fixed_homes is None and search.refused is None:
         if found is None and not search.crowded:
             found = search.find(partial=True)
         kept, found = found, no_less_than_fit(search, found)
@@ -130,21 +130,21 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         nearest, count = changes_in_full(search, found.layout.no_op_offload)
         estimates += count
     elif in_full is None:
-        nearest, count = nearest_changes(search, chosen, partial=ledger is not None and ledger.first is None)
+        nearest, count = nearest_changes(search, chosen, partial=costs is not None and costs.first is None)
         estimates += count
     nearest = tuple(c if c.drop else replace(c, args=(*chosen, *c.args)) for c in nearest)
-    if found is None or ledger is None:
+    if found is None or costs is None:
         why, refused = _why(search, chosen), search.refused
         return NoPlan(fixed, why, nearest, refused, estimates + search.estimates, search.approximate)
-    shares = tuple(_shares(ledger, found.layout))
+    shares = tuple(_shares(costs, found.layout))
     return Plan(
         fixed=fixed,
         args=(*chosen, *found.args),
         estimate=found.estimate,
         shares=shares,
-        token_ms=token_ms(search, ledger, found),
+        token_ms=token_ms(search, costs, found),
         assumed=problem.bandwidths.assumed,
-        notes=(*left_out, *_notes(search, ledger, found, shares, in_full is not None, bool(nearest))),
+        notes=(*left_out, *_notes(search, costs, found, shares, in_full is not None, bool(nearest))),
         estimates=estimates + search.estimates,
         nearest=nearest,
     )
@@ -157,29 +157,29 @@ def check_names(search_for: Sequence[str]) -> None:
             raise FlagError(f"--search {shown(name)}: must be c, ub, np or cache")
 
 
-def token_ms(search: Search, ledger: Ledger, found: Candidate) -> float:
+def token_ms(search: Search, costs: LayerCosts, found: Candidate) -> float:
     """About how many milliseconds a generated token takes: bytes read over bandwidth, and the splits."""
     speeds = search.problem.bandwidths
-    cutter = Cutter(ledger, speeds)
+    cutter = Cutter(costs, speeds)
     read = cutter.reading(found.layout)
-    for device, nbytes in ledger.pinned_read.items():
-        read += speeds.host_ms(nbytes) if device < 0 else speeds.gpu_ms(ledger.devices[device], nbytes)
+    for device, nbytes in costs.pinned_read.items():
+        read += speeds.host_ms(nbytes) if device < 0 else speeds.gpu_ms(costs.devices[device], nbytes)
     slower = sum(ms - SPLIT_MS for ms in cutter.changes(found.layout)) if speeds.remote else 0.0
     return read + SPLIT_MS * found.estimate.splits[1] + slower
 
 
-def _shares(ledger: Ledger, layout: Layout) -> Iterator[Share]:
-    last = ledger.n_items - 1
+def _shares(costs: LayerCosts, layout: Layout) -> Iterator[Share]:
+    last = costs.n_items - 1
     homes = layout.homes()
-    count, size = [0] * (len(ledger.devices) + 1), [0] * (len(ledger.devices) + 1)
-    for layer in ledger.experts:
+    count, size = [0] * (len(costs.devices) + 1), [0] * (len(costs.devices) + 1)
+    for layer in costs.experts:
         for e in layer:
             where = layout.place(e, homes[e.layer])
             count[where] += 1
             size[where] += e.nbytes
     for device, (begin, end) in enumerate(layout.ranges()):
         layers = (begin, min(end, last)) if begin < min(end, last) else None
-        yield Share(ledger.names[device], layers, begin <= last < end, count[device], size[device])
+        yield Share(costs.names[device], layers, begin <= last < end, count[device], size[device])
     yield Share("host", (0, layout.first) if layout.first else None, layout.first > last, count[-1], size[-1])
 
 
@@ -206,11 +206,11 @@ def _why(search: Search, chosen: Sequence[str]) -> str:
 
 def _too_large(search: Search) -> str:
     """Whether the weights alone are more than all memory: then no setting helps."""
-    rig, ledger = search.problem.rig, search.ledger()
-    if rig.host_total is None or ledger is None or search.refused is not None:
+    rig, costs = search.problem.rig, search.costs()
+    if rig.host_total is None or costs is None or search.refused is not None:
         return ""
     weights = sum(tensor.nbytes for tensor in search.model.tensors.tensors)
-    gpus = [rig.gpus[d] for d in ledger.devices]
+    gpus = [rig.gpus[d] for d in costs.devices]
     beside = sum(gpu.free for gpu in gpus if not rig.unified or gpu.backend == RPC)  # the others' is the host's
     if weights <= rig.host_total + beside:
         return ""
@@ -231,7 +231,7 @@ def _like_fit(more: tuple[int, int], args: Sequence[str]) -> str:
 
 
 def _notes(
-    search: Search, ledger: Ledger, found: Candidate, shares: Sequence[Share], in_full: bool, may_change: bool
+    search: Search, costs: LayerCosts, found: Candidate, shares: Sequence[Share], in_full: bool, may_change: bool
 ) -> Iterator[str]:
     layout, estimate = found.layout, found.estimate
     total = sum(share.expert_bytes for share in shares)
@@ -241,16 +241,16 @@ def _notes(
     free = " that your flags do not place" if search.flags.overrides else ""
     if layout.first:
         reason = ""
-        if ledger.first is None and may_change:
+        if costs.first is None and may_change:
             reason = ": with these settings the GPUs cannot hold the attention of every layer"
-        elif ledger.first is None and not in_full:
+        elif costs.first is None and not in_full:
             reason = ": the GPUs cannot hold the attention of every layer, whatever the context"
         layers = min(layout.first, n_layer)
         output = " and the output layer" if layout.first > layers else ""
         all_but = f"the first {_count(layers, 'layer')}{output}"
         yield f"{all_but} {'is' if layers == 1 and not output else 'are'} on the host, caches and all{reason}"
     if on_host.experts:
-        touched = sorted({e.layer for layer in ledger.experts for e in layer if e.names[0] in layout.host})
+        touched = sorted({e.layer for layer in costs.experts for e in layer if e.names[0] in layout.host})
         yield (
             f"{_mib(total - on_host.expert_bytes)} of {_mib(total)} of experts{free} are on GPUs; {on_host.experts} of"
             f" {_count(sum(share.experts for share in shares), 'expert tensor')}{free}"
@@ -266,28 +266,28 @@ def _notes(
             f" {'its' if one else 'their'} layer, since there is room"
         )
     if layout.no_op_offload:
-        first = ledger.names[0]
+        first = costs.names[0]
         yield (
             f"--no-op-offload: {first} has no room for copies of experts, so those on the host are computed there for"
             " prompts too, which is slow; another GPU in its place (CUDA_VISIBLE_DEVICES, -dev) may have"
         )
     elif on_host.experts and search.flags.op_offload:
         gpus = search.machine.gpus
-        own = next((i for i, device in enumerate(ledger.devices) if not gpus[device].remote), None)
+        own = next((i for i, device in enumerate(costs.devices) if not gpus[device].remote), None)
         if own is None:
             yield "experts on the host are computed there for prompts too: an RPC server is never sent their weights"
         else:
             yield (
-                f"for prompts, experts on the host are copied through {ledger.names[own]}: its compute buffer takes"
-                f" {_mib(estimate.devices[ledger.devices[own]].compute)}; --no-op-offload computes them on the host"
+                f"for prompts, experts on the host are copied through {costs.names[own]}: its compute buffer takes"
+                f" {_mib(estimate.devices[costs.devices[own]].compute)}; --no-op-offload computes them on the host"
                 " instead"
             )
     if layout.one_copy and not (layout.host or layout.moved):
         yield "the override changes no place: it turns pipeline parallelism off, whose copies would not fit"
-    for share, device in zip(shares, ledger.devices, strict=False):  # the last share is the host's
+    for share, device in zip(shares, costs.devices, strict=False):  # the last share is the host's
         if estimate.devices[device].model < share.expert_bytes:
             yield f"experts that are too large for {share.device} stay on the host, though counted as its own here"
-    idle = [name for name, d in zip(ledger.names, ledger.devices, strict=True) if not estimate.devices[d].used]
+    idle = [name for name, d in zip(costs.names, costs.devices, strict=True) if not estimate.devices[d].used]
     if idle:
         yield f"{', '.join(idle)} {'hold' if len(idle) > 1 else 'holds'} nothing"
 

@@ -87,7 +87,7 @@ class Prober:
         search = Search(self.problem.with_words(*words), self.hints)
         found = search.find(self.partial, effort, self.copies)
         self.estimates += search.estimates
-        if found is None and search.ledger() is None and search.refused is None:  # no GPU is in use
+        if found is None and search.costs() is None and search.refused is None:  # no GPU is in use
             on_host = search.estimate(())
             if leaves_margins(on_host, self.problem.margins):
                 found = Candidate(Layout(0, ()), (), on_host, 0.0)

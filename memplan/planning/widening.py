@@ -43,8 +43,8 @@ def widen(problem: Problem, name: str) -> tuple[Words, int, tuple[Layout, ...]]:
         raise FlagError(f"--search {shown(name)}: must be c, ub, np or cache")
     probe = Prober(problem)
     base = probe.plan(())
-    ledger = Search(problem).ledger()
-    if base is None and ledger is not None and ledger.first is None and ledger.fixed_homes is None:
+    costs = Search(problem).costs()
+    if base is None and costs is not None and costs.first is None and costs.fixed_homes is None:
         probe.partial = True
         base = probe.plan(())
     if base is None:

@@ -1,4 +1,4 @@
-"""Ledgers made up for tests, and settings of real models."""
+"""Layer costs made up for tests, and settings of real models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memplan.backends.devices import Gpu, Rig
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
-from memplan.planning.ledger import Expert, Ledger
+from memplan.planning.layer_costs import Expert, LayerCosts
 from memplan.planning.problem import Problem
 from memplan.planning.speed import Bandwidths, find_bandwidths
 from memplan.question import Question
@@ -63,15 +63,15 @@ def asked(question: dict[str, Any]) -> Problem:
     return Problem(asked, margins, find_bandwidths(gpus))
 
 
-def made_up(dense: Sequence[int], experts: Sequence[Sequence[int]], devices: int = 2) -> Ledger:
-    """A ledger whose item i takes ``dense[i]`` MiB, and its experts ``experts[i]`` MiB each."""
+def made_up(dense: Sequence[int], experts: Sequence[Sequence[int]], devices: int = 2) -> LayerCosts:
+    """Costs whose item i takes ``dense[i]`` MiB, and its experts ``experts[i]`` MiB each."""
     layers = []
     for il, sizes in enumerate(experts):
         named = zip(KINDS, sizes, strict=False)
         layers.append(
             tuple(Expert(il, kind, (f"blk.{il}.ffn_{kind}_exps.weight",), mib * MIB, mib * MIB) for kind, mib in named)
         )
-    return Ledger(
+    return LayerCosts(
         devices=tuple(range(devices)),
         names=tuple(f"CUDA{d}" for d in range(devices)),
         n_items=len(dense),

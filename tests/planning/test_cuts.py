@@ -6,8 +6,8 @@ from itertools import combinations_with_replacement, product
 import pytest
 
 from memplan.planning.cuts import Cutter, Kinds
+from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout
-from memplan.planning.ledger import Ledger
 from memplan.planning.speed import SPLIT_MS, Bandwidths
 from tests.planning.rigs import KINDS, MIB, made_up, speeds
 
@@ -16,13 +16,13 @@ GAP = 1.01
 """How much dearer than the best a cut may be: the price of layers that are split is only estimated between cuts."""
 
 
-def used(ledger: Ledger, layout: Layout) -> list[int]:
+def used(costs: LayerCosts, layout: Layout) -> list[int]:
     """Bytes on each device."""
-    total = [0] * len(ledger.devices)
+    total = [0] * len(costs.devices)
     for il, home in enumerate(layout.homes()):
         if home >= 0:
-            total[home] += ledger.dense[il]
-        for e in ledger.experts[il]:
+            total[home] += costs.dense[il]
+        for e in costs.experts[il]:
             where = layout.place(e, home)
             if where >= 0:
                 total[where] += e.size
@@ -31,14 +31,14 @@ def used(ledger: Ledger, layout: Layout) -> list[int]:
 
 def best_of_all(cutter: Cutter, rooms: list[int]) -> float:
     """The least price of every cut and every choice of experts."""
-    ledger = cutter.ledger
-    n, best = ledger.n_items, float("inf")
-    experts = [e for layer in ledger.experts for e in layer]
+    costs = cutter.costs
+    n, best = costs.n_items, float("inf")
+    experts = [e for layer in costs.experts for e in layer]
     for ends in combinations_with_replacement(range(n + 1), len(rooms) - 1):
         for choice in product([False, True], repeat=len(experts)):
             host = frozenset(e.names[0] for e, on_host in zip(experts, choice, strict=True) if on_host)
             layout = Layout(0, (*ends, n), host)
-            if all(size <= room for size, room in zip(used(ledger, layout), rooms, strict=True)):
+            if all(size <= room for size, room in zip(used(costs, layout), rooms, strict=True)):
                 best = min(best, cutter.price(layout))
     return best
 
@@ -46,15 +46,15 @@ def best_of_all(cutter: Cutter, rooms: list[int]) -> float:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_cut_is_the_best_of_all_cuts(seed: int) -> None:
     draw = random.Random(seed)
-    ledger = made_up([draw.randint(80, 200) for _ in range(4)], [(300, 300, 400)] * 3 + [()])
+    costs = made_up([draw.randint(80, 200) for _ in range(4)], [(300, 300, 400)] * 3 + [()])
     rooms = [draw.randint(100, 2500) * MIB for _ in range(2)]
-    cutter = Cutter(ledger, speeds(*(draw.choice([400.0, 900.0]) for _ in rooms)))
+    cutter = Cutter(costs, speeds(*(draw.choice([400.0, 900.0]) for _ in rooms)))
     cut = cutter.cut(rooms, EVERY)
     best = best_of_all(cutter, rooms)
     if cut is None:
         assert best == float("inf")
         return
-    assert all(size <= room for size, room in zip(used(ledger, cut.layout), rooms, strict=True))
+    assert all(size <= room for size, room in zip(used(costs, cut.layout), rooms, strict=True))
     assert cutter.price(cut.layout) <= best * GAP
 
 
@@ -64,23 +64,23 @@ def test_the_gap_to_an_exact_solver(seed: int) -> None:
     draw = random.Random(100 + seed)
     n, devices = 9, 2 + seed % 2
     experts = [(528, 528, draw.choice([528, 672]))] * (n - 1) + [()]
-    ledger = made_up([draw.randint(150, 210) for _ in range(n)], experts, devices)
+    costs = made_up([draw.randint(150, 210) for _ in range(n)], experts, devices)
     rooms = [draw.randint(1500, 6000) * MIB for _ in range(devices)]
     bandwidths = speeds(*(draw.choice([360.0, 936.0, 1792.0]) for _ in rooms))
-    cut = Cutter(ledger, bandwidths).cut(rooms, EVERY)
+    cut = Cutter(costs, bandwidths).cut(rooms, EVERY)
     assert cut is not None
-    bound = solve(highspy, ledger, rooms, bandwidths)
-    assert bound * 0.9999 <= Cutter(ledger, bandwidths).price(cut.layout) <= bound * GAP
+    bound = solve(highspy, costs, rooms, bandwidths)
+    assert bound * 0.9999 <= Cutter(costs, bandwidths).price(cut.layout) <= bound * GAP
 
 
-def solve(highspy, ledger: Ledger, rooms: list[int], speed: Bandwidths) -> float:  # type: ignore[no-untyped-def]
+def solve(highspy, costs: LayerCosts, rooms: list[int], speed: Bandwidths) -> float:  # type: ignore[no-untyped-def]
     """The least price, by mixed integer programming: a bound that no layout with experts at home can go below."""
     h = highspy.Highs()
     h.setOptionValue("output_flag", False)
     h.setOptionValue("time_limit", 3.0)
-    n, devices = ledger.n_items, range(len(rooms))
-    home = [[h.addBinary(speed.gpu_ms(d, ledger.read[i])) for i in range(n)] for d in devices]
-    room_used = [sum(home[d][i] * (ledger.dense[i] / MIB) for i in range(n)) for d in devices]
+    n, devices = costs.n_items, range(len(rooms))
+    home = [[h.addBinary(speed.gpu_ms(d, costs.read[i])) for i in range(n)] for d in devices]
+    room_used = [sum(home[d][i] * (costs.dense[i] / MIB) for i in range(n)) for d in devices]
     in_use = [h.addBinary(SPLIT_MS) for d in devices]
     for i in range(n):
         h.addConstr(sum(home[d][i] for d in devices) == 1)
@@ -90,8 +90,8 @@ def solve(highspy, ledger: Ledger, rooms: list[int], speed: Bandwidths) -> float
                 before = sum(home[e][i - 1] for e in range(d + 1))
                 h.addConstr(before >= sum(home[e][i] for e in range(d + 1)))
         split = h.addBinary(2 * SPLIT_MS)
-        for e in ledger.experts[i]:
-            nbytes = e.size * ledger.used_share
+        for e in costs.experts[i]:
+            nbytes = e.size * costs.used_share
             on_host = h.addBinary(speed.host_ms(nbytes))
             h.addConstr(on_host <= split)
             here = [h.addBinary(speed.gpu_ms(d, nbytes)) for d in devices]
@@ -106,29 +106,29 @@ def solve(highspy, ledger: Ledger, rooms: list[int], speed: Bandwidths) -> float
 
 
 def test_attention_goes_to_the_host_only_when_it_must() -> None:
-    ledger = made_up([100] * 6, [(10, 10, 10)] * 5 + [()])
-    cutter = Cutter(ledger, speeds(900.0, 900.0))
+    costs = made_up([100] * 6, [(10, 10, 10)] * 5 + [()])
+    cutter = Cutter(costs, speeds(900.0, 900.0))
     rooms = [250 * MIB, 150 * MIB]
     assert cutter.cut(rooms, EVERY) is None
-    cut = cutter.cut(rooms, EVERY, range(len(ledger.dense) + 1))
+    cut = cutter.cut(rooms, EVERY, range(len(costs.dense) + 1))
     assert cut is not None
     assert cut.layout.first == 3
     assert cut.layout.ends == (5, 6)
 
 
 def test_a_gpu_without_room_gets_nothing() -> None:
-    ledger = made_up([100] * 6, [(10, 10, 10)] * 5 + [()], devices=3)
-    cut = Cutter(ledger, speeds(900.0, 900.0, 900.0)).cut([-5 * MIB, 2000 * MIB, 10 * MIB], EVERY)
+    costs = made_up([100] * 6, [(10, 10, 10)] * 5 + [()], devices=3)
+    cut = Cutter(costs, speeds(900.0, 900.0, 900.0)).cut([-5 * MIB, 2000 * MIB, 10 * MIB], EVERY)
     assert cut is not None
     assert cut.layout.ranges() == [(0, 0), (0, 6), (6, 6)]
 
 
 def test_the_faster_gpu_gets_what_it_can_hold() -> None:
-    ledger = made_up([100] * 6, [(100, 100, 100)] * 5 + [()])
-    cutter = Cutter(ledger, speeds(300.0, 900.0))
+    costs = made_up([100] * 6, [(100, 100, 100)] * 5 + [()])
+    cutter = Cutter(costs, speeds(300.0, 900.0))
     cut = cutter.cut([3000 * MIB, 2100 * MIB], EVERY)
     assert cut is not None
     assert cut.layout.ranges() == [(0, 0), (0, 6)]
     cut = cutter.cut([3000 * MIB, 2000 * MIB], EVERY)
     assert cut is not None
-    assert used(ledger, cut.layout)[1] > used(ledger, cut.layout)[0]
+    assert used(costs, cut.layout)[1] > used(costs, cut.layout)[0]

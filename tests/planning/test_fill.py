@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan.planning.fill import Shelf
-from memplan.planning.ledger import Expert
+from memplan.planning.layer_costs import Expert
 from tests.planning.rigs import KINDS, MIB, made_up
 
 layers = st.lists(st.tuples(*[st.sampled_from([3, 4, 5, 9])] * 3), min_size=1, max_size=4)
@@ -68,8 +68,8 @@ def test_whole_layers_lie_together_at_the_end_of_the_order() -> None:
 
 
 def test_experts_with_little_in_common_are_rounded_up() -> None:
-    ledger = made_up([1], [(5,)])
+    costs = made_up([1], [(5,)])
     odd = Expert(0, "gate", ("x",), 5 * MIB + 1, 5 * MIB)
-    shelf = Shelf([(odd, *ledger.experts[0])])
+    shelf = Shelf([(odd, *costs.experts[0])])
     assert shelf.unit == MIB
     assert shelf.layers[0][0] == ("gate", 6)

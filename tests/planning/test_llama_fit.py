@@ -8,7 +8,7 @@ import pytest
 
 from memplan.estimator import answer
 from memplan.planning.fit_floor import no_less_than_fit
-from memplan.planning.ledger import Ledger
+from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.llama_fit import FitAnswer, replay_fit
 from memplan.planning.plan import Plan, make_plan
 from memplan.planning.problem import Problem, gpu_weights, leaves_margins
@@ -47,17 +47,17 @@ def recorded(index: int) -> tuple[Search, FitAnswer]:
     return replayed(asked(RECORDED[index]))
 
 
-def replay_ledger(of: Problem) -> Ledger:
-    ledger = Search(of).ledger()
-    assert ledger is not None
-    return ledger
+def replay_costs(of: Problem) -> LayerCosts:
+    costs = Search(of).costs()
+    assert costs is not None
+    return costs
 
 
 def replayed(of: Problem) -> tuple[Search, FitAnswer]:
     search = Search(of)
-    ledger = search.ledger()
-    assert ledger is not None
-    answer = replay_fit(search, ledger)
+    costs = search.costs()
+    assert costs is not None
+    answer = replay_fit(search, costs)
     assert answer is not None
     return search, answer
 
@@ -72,14 +72,14 @@ def test_replay_is_what_llama_cpp_answered(index: int) -> None:
 @pytest.mark.parametrize("index", range(len(RECORDED)), ids=[q["id"] for q in RECORDED])
 def test_a_replay_is_given_up_only_where_it_cannot_win(index: int) -> None:
     search, answer = recorded(index)
-    ledger = search.ledger()
-    assert ledger is not None
+    costs = search.costs()
+    assert costs is not None
     count = search.estimates
-    again = replay_fit(search, ledger, beat=answer.weights - 1)
+    again = replay_fit(search, costs, beat=answer.weights - 1)
     assert again is not None
     assert again.args == answer.args
     assert search.estimates == count
-    assert replay_fit(search, ledger, beat=answer.weights + (8 << 30)) is None
+    assert replay_fit(search, costs, beat=answer.weights + (8 << 30)) is None
 
 
 def test_experts_that_a_shared_one_makes_room_for() -> None:
@@ -89,7 +89,7 @@ def test_experts_that_a_shared_one_makes_room_for() -> None:
     assert isinstance(plan, Plan)
     assert ".ffn_(gate|gate_up|down).*=CPU" in plan.args[-1]
     assert leaves_margins(plan.estimate, of.margins)
-    smallest = min(e.size for layer in replay_ledger(of).experts for e in layer)
+    smallest = min(e.size for layer in replay_costs(of).experts for e in layer)
     assert plan.estimate.devices[0].left - of.margins[0] < smallest
 
 
@@ -117,9 +117,9 @@ def test_layers_that_fit_are_not_put_on_the_host_without_a_word() -> None:
 def test_what_stops_fit_is_not_replayed() -> None:
     for flags in ("-c 131072 -np 1 -ngl 20", "-c 131072 -np 1 -ncmoe 4", "-np 1"):
         search = Search(problem(flags, ["RTX 3060"]))
-        ledger = search.ledger()
-        assert ledger is not None
-        assert replay_fit(search, ledger) is None
+        costs = search.costs()
+        assert costs is not None
+        assert replay_fit(search, costs) is None
 
 
 def test_a_gpu_with_no_room_for_a_buffer_gives_up_at_once() -> None:
@@ -142,9 +142,9 @@ def test_layers_of_mtp_move_what_fit_places(flags: str, gpus: list[str], margin:
     of = problem(flags, gpus, "flash-mtp-q2", margin=margin)
     if fit is None:
         search = Search(of)
-        ledger = search.ledger()
-        assert ledger is not None
-        full = replay_fit(search, ledger)
+        costs = search.costs()
+        assert costs is not None
+        full = replay_fit(search, costs)
         assert full is not None and leaves_margins(full.estimate, of.margins)
         fit = full.weights // MIB
     plan = make_plan(of)

@@ -11,7 +11,7 @@ from memplan import estimator
 from memplan.errors import FlagError
 from memplan.estimator import model_of, workshop_of
 from memplan.llama.placement import Placement, place
-from memplan.planning.ledger import Ledger, open_ledger
+from memplan.planning.layer_costs import LayerCosts, layer_costs_of
 from memplan.planning.plan import NoPlan, Plan, make_plan
 from memplan.planning.problem import Problem, leaves_margins
 from memplan.planning.search import Search
@@ -286,8 +286,8 @@ def test_how_much_is_missing_and_what_would_do_is_said() -> None:
 def test_layer_costs_are_those_of_the_release(release: str) -> None:
     """Of every release's own caches, states and tensors: what one GPU with everything holds, to the byte."""
     of = problem(DRAFTING, ["H200:400000"], release=release)
-    costs = open_ledger(of.question)
-    assert isinstance(costs, Ledger)
+    costs = layer_costs_of(of.question)
+    assert isinstance(costs, LayerCosts)
     everything = fresh(of, ()).devices[0]
     assert (
         sum(costs.dense) + sum(e.size for layer in costs.experts for e in layer)

@@ -40,7 +40,7 @@ class Expert:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class LayerCosts:
     """A model with the user's flags, as a planner sees it.
 
     Attributes:
@@ -84,8 +84,8 @@ class Ledger:
         return frozenset(e.kind for layer in self.experts for e in layer)
 
 
-def open_ledger(question: Question) -> Ledger | Refusal | None:
-    """The ledger of a question; its flags are the user's own.
+def layer_costs_of(question: Question) -> LayerCosts | Refusal | None:
+    """The costs of a question; its flags are the user's own.
 
     A Refusal when llama.cpp would not load the model, None when no GPU is in use.
     """
@@ -140,7 +140,7 @@ def open_ledger(question: Question) -> Ledger | Refusal | None:
         names, sizes, nbytes_ = zip(*parts, strict=True)
         experts[il].append(Expert(il, kind, names, sum(sizes), sum(nbytes_)))
     first, homes = _fixed(question, placement, n_items)
-    return Ledger(
+    return LayerCosts(
         devices=tuple(numbers[d] for d in devices),
         names=tuple(d.buft.name for d in devices),
         n_items=n_items,
