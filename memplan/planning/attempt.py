@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from memplan.planning.bare import BALANCE, ROUNDS, Bare
+from memplan.planning.all_on_host import BALANCE, ROUNDS, AllExpertsOnHost
 from memplan.planning.cuts import Cut, Cutter, Kinds
 from memplan.planning.estimates import Estimates
 from memplan.planning.layer_costs import LayerCosts
@@ -116,14 +116,14 @@ class Attempt:
     def fewest(self) -> Candidate | None:
         """The best with as few layers on the host as can be, where it is not to be guessed how few those are."""
         self.found, self.loose = None, True  # the more there are on GPUs, the less the host has to hold
-        if self._bare().fewest() and self.found is not None and self.effort != "any":
+        if self._all_on_host().fewest() and self.found is not None and self.effort != "any":
             self._with_host(self._computes(self.found.estimate))
             self._move(self.found)
         return self._filled()
 
     def least_on_gpus(self) -> Candidate | None:
         """The output layer alone on a GPU: the first thing to fit where little does."""
-        self._bare().any((self.costs.n_items - 1,))
+        self._all_on_host().any((self.costs.n_items - 1,))
         return self._settled()
 
     def _filled(self) -> Candidate | None:
@@ -214,11 +214,11 @@ class Attempt:
         every = self.costs.kinds
         self._refine(Kinds(every, every), [0] * len(self.before), enough=True)
         if self.found is None and not self.crowded:
-            self._bare().any(self.firsts)
+            self._all_on_host().any(self.firsts)
 
-    def _bare(self) -> Bare:
+    def _all_on_host(self) -> AllExpertsOnHost:
         bandwidths = self.search.problem.bandwidths
-        return Bare(self.costs, bandwidths, self.before, self.no_op_offload, self._ask, self._take)
+        return AllExpertsOnHost(self.costs, bandwidths, self.before, self.no_op_offload, self._ask, self._take)
 
     def with_weights(self, least: int, computes: Sequence[int]) -> Candidate | None:
         """The best that fits with about ``least`` bytes of weights on GPUs; ``computes``: a guess, rather too small."""

@@ -22,7 +22,7 @@ ROUNDS: Final = 6
 _NOTHING: Final = Kinds(frozenset(), frozenset())
 
 
-class Bare:
+class AllExpertsOnHost:
     """Looks for them.
 
     ``before``: what each GPU has for everything.  ``ask``: the estimate of a layout.  ``take``: whether a layout fits
