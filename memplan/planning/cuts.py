@@ -2,7 +2,7 @@
 
 llama.cpp gives each GPU a contiguous range of layers. For given rooms (what a GPU has for weights and caches, once its
 margin and compute buffer are taken off) the best ranges, and the best experts to leave on the host, are found exactly,
-up to the price of layers that are split between GPU and host, which is estimated here and counted in ``Shelf.choose``.
+up to the price of layers that are split between GPU and host, which is estimated here and counted in ``SubsetSums.choose``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from memplan.planning.fill import TOLERANCE, Shelf
 from memplan.planning.layer_costs import Expert, LayerCosts
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths
+from memplan.planning.subset_sums import TOLERANCE, SubsetSums
 
 HOST_LAYER_MS = 1e6
 """Price of a layer whose attention is on the host: more than anything else that a plan can save."""
@@ -53,16 +53,16 @@ class Cutter:
     def __init__(self, costs: LayerCosts, bandwidths: Bandwidths, most: bool = False) -> None:
         self.most = most
         self.costs = costs
-        self.shelf = Shelf(costs.experts)
+        self.subsets = SubsetSums(costs.experts)
         self.speeds = bandwidths
         self._dense = costs.dense_sums()
         self._read = costs.read_sums()
-        unit_bytes = self.shelf.unit * costs.used_share
+        unit_bytes = self.subsets.unit * costs.used_share
         self._host_unit = bandwidths.host_ms(unit_bytes)
         self._gpu_unit = [bandwidths.gpu_ms(d, unit_bytes) for d in costs.devices]
         self._read_ms = [bandwidths.gpu_ms(d, 1.0) for d in costs.devices]
         self._change_ms = [bandwidths.change_ms(d) for d in costs.devices]
-        self._least = min((units for layer in self.shelf.layers for _, units in layer), default=1)
+        self._least = min((units for layer in self.subsets.layers for _, units in layer), default=1)
 
     def cut(self, rooms: Sequence[int], kinds: Kinds, firsts: Iterable[int] = (0,), turn: int = 0) -> Cut | None:
         """The best layout in which every GPU's weights and caches fit its room; None when there is none.
@@ -178,8 +178,8 @@ class Cutter:
         return [self._row(device, room, kinds, a) for a in range(n)] + [[]]
 
     def _row(self, device: int, room: int, kinds: frozenset[str], a: int) -> list[float]:
-        sums = self.shelf.sums(kinds)[a]
-        dense, read, unit = self._dense, self._read, self.shelf.unit
+        sums = self.subsets.sums(kinds)[a]
+        dense, read, unit = self._dense, self._read, self.subsets.unit
         gpu_unit, host_unit, read_ms = self._gpu_unit[device], self._host_unit, self._read_ms[device]
         change = self._change_ms[device]
         row = []
@@ -211,10 +211,10 @@ class Cutter:
         a, turned = first, turn
         for device, b in enumerate(ends):
             if b > a:
-                left = (rooms[device] - self._dense[b] + self._dense[a]) // self.shelf.unit
-                total = self.shelf.sums(kinds.of(device))[a][b - a].total
+                left = (rooms[device] - self._dense[b] + self._dense[a]) // self.subsets.unit
+                total = self.subsets.sums(kinds.of(device))[a][b - a].total
                 layer_cost = _TIE if self.most else 2 * self._change_ms[device] / (self._host_unit or 1.0)
-                host += self.shelf.choose(_order(a, b, turned), kinds.of(device), total - left, layer_cost, tolerance)
+                host += self.subsets.choose(_order(a, b, turned), kinds.of(device), total - left, layer_cost, tolerance)
                 turned = -1 if turned >= 0 else 0
             a = b
         return Cut(cost, Layout(first, ends, frozenset(name for e in host for name in e.names)))

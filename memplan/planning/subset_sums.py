@@ -47,7 +47,7 @@ class Sums:
         return need + (reach & -reach).bit_length() - 1
 
 
-class Shelf:
+class SubsetSums:
     """The experts that may be moved, by layer, in a common unit; ``layers[i]``: (kind, units) of each."""
 
     def __init__(self, experts: Sequence[Sequence[Expert]]) -> None:
