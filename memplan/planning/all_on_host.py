@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from memplan.halving import last_before
-from memplan.planning.cuts import Cutter, Kinds
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout
+from memplan.planning.partition import Kinds, LayerPartitioner
 from memplan.planning.speed import Bandwidths
 from memplan.result import Estimate
 
@@ -43,7 +43,7 @@ class AllExpertsOnHost:
         self.no_op_offload = no_op_offload
         self.ask = ask
         self.take = take
-        self._cutter = Cutter(replace(costs, experts=((),) * costs.n_items), bandwidths)
+        self._partitioner = LayerPartitioner(replace(costs, experts=((),) * costs.n_items), bandwidths)
 
     def any(self, firsts: Iterable[int]) -> bool:
         """Whether one with so many layers on the host fits; ``firsts``: the fewer the better."""
@@ -80,13 +80,15 @@ class AllExpertsOnHost:
 
     def _spread(self, computes: Sequence[int], firsts: Sequence[int]) -> Layout | None:
         rooms = [before - compute for before, compute in zip(self.before, computes, strict=True)]
-        cut = self._cutter.cut(rooms, _NOTHING, firsts)
+        partition = self._partitioner.partition(rooms, _NOTHING, firsts)
         low, high = 0, max(rooms)
-        while cut is not None and high - low > BALANCE:
+        while partition is not None and high - low > BALANCE:
             middle = (low + high) // 2
-            wider = self._cutter.cut([room - middle for room in rooms], _NOTHING, (cut.layout.first,))
-            low, high, cut = (low, middle, cut) if wider is None else (middle, high, wider)
-        if cut is None:
+            wider = self._partitioner.partition([room - middle for room in rooms], _NOTHING, (partition.layout.first,))
+            low, high, partition = (low, middle, partition) if wider is None else (middle, high, wider)
+        if partition is None:
             return None
-        host = frozenset(name for layer in self.costs.experts[cut.layout.first :] for e in layer for name in e.names)
-        return replace(cut.layout, host=host, no_op_offload=self.no_op_offload)
+        host = frozenset(
+            name for layer in self.costs.experts[partition.layout.first :] for e in layer for name in e.names
+        )
+        return replace(partition.layout, host=host, no_op_offload=self.no_op_offload)

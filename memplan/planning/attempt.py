@@ -1,4 +1,4 @@
-"""One sort of placement, searched: cuts guessed by sums, each proved by an exact estimate.
+"""One sort of placement, searched: partitions guessed by sums, each proved by an exact estimate.
 
 Weights and caches of a placement are sums, its compute buffers are not. So the search takes a guess at every GPU's
 compute buffer, finds the best placement for the rooms that are left, asks the estimator, and takes its answer for the
@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Literal
 
 from memplan.planning.all_on_host import BALANCE, ROUNDS, AllExpertsOnHost
-from memplan.planning.cuts import Cut, Cutter, Kinds
 from memplan.planning.estimates import Estimates
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout, layout_args
+from memplan.planning.partition import Kinds, LayerPartitioner, Partition
 from memplan.planning.problem import Candidate, fits_gpus, leaves_margins
 from memplan.result import Estimate
 
@@ -67,7 +67,7 @@ class Attempt:
         self.no_op_offload = no_op_offload
         self.firsts = tuple(firsts)
         problem = search.problem
-        self.cutter = Cutter(costs, problem.bandwidths)
+        self.partitioner = LayerPartitioner(costs, problem.bandwidths)
         gpus = [problem.rig.gpus[d] for d in costs.devices]
         margins = [problem.margins[d] for d in costs.devices]
         self.before = [g.free - m - p for g, m, p in zip(gpus, margins, costs.pinned, strict=True)]
@@ -184,16 +184,16 @@ class Attempt:
 
     def _most(self, found: Candidate) -> None:
         """Look for more bytes on GPUs than ``found`` has, even if that takes more time: ``most``."""
-        cutter = Cutter(self.costs, self.search.problem.bandwidths, most=True)
+        partitioner = LayerPartitioner(self.costs, self.search.problem.bandwidths, most=True)
         every = self.costs.kinds
         computes = self._computes(found.estimate)
         for _ in range(MORE_ROUNDS):
             rooms = [before - compute for before, compute in zip(self.before, computes, strict=True)]
-            cut = cutter.cut(rooms, Kinds(every, every), (found.layout.first,))
-            if cut is None or not cut.layout.host:
+            partition = partitioner.partition(rooms, Kinds(every, every), (found.layout.first,))
+            if partition is None or not partition.layout.host:
                 return
-            layout = replace(cutter.spread(cut.layout, rooms), no_op_offload=self.no_op_offload)
-            gain = cutter.weights(layout) - cutter.weights(found.layout)
+            layout = replace(partitioner.spread(partition.layout, rooms), no_op_offload=self.no_op_offload)
+            gain = partitioner.weights(layout) - partitioner.weights(found.layout)
             if gain <= 0:
                 return
             # with many GPUs sums always promise a little; a whole expert tensor is worth asking --fit about
@@ -238,7 +238,7 @@ class Attempt:
         """The layout, if it leaves the margins; whether the host has room is for ``_settled``."""
         if not fits_gpus(found, self.search.problem.margins):
             return None
-        new = Candidate(layout, tuple(layout_args(layout, self.costs)), found, self.cutter.price(layout))
+        new = Candidate(layout, tuple(layout_args(layout, self.costs)), found, self.partitioner.price(layout))
         if found.host_lacks:
             self.crowded = True
             if not self.loose:
@@ -281,9 +281,11 @@ class Attempt:
         ways = list(dict.fromkeys(ways))
         bounds = []
         for number, kinds in enumerate(ways):
-            cut = self._cut([self._least_copy(kinds, computes), *computes[1:]] if self.copies else computes, kinds)
-            if cut is not None:
-                bounds.append((cut.cost, number))
+            partition = self._partition(
+                [self._least_copy(kinds, computes), *computes[1:]] if self.copies else computes, kinds
+            )
+            if partition is not None:
+                bounds.append((partition.cost, number))
         for bound, number in sorted(bounds):
             if self.found is not None and bound >= self.found.price:
                 continue
@@ -319,28 +321,28 @@ class Attempt:
         sizes = [e.size for layer in self.costs.experts for e in layer if e.kind in kinds.first | kinds.rest]
         return max(min(sizes, default=0), computes[0] if self.least else 0)
 
-    def _cut(self, computes: Sequence[int], kinds: Kinds, slack: int = 0, turn: int = 0) -> Cut | None:
+    def _partition(self, computes: Sequence[int], kinds: Kinds, slack: int = 0, turn: int = 0) -> Partition | None:
         rooms = [before - compute - slack for before, compute in zip(self.before, computes, strict=True)]
         if self.copies and kinds.first | kinds.rest and rooms[0] < 0:
             return None
-        return self.cutter.cut(rooms, kinds, self.firsts, turn)
+        return self.partitioner.partition(rooms, kinds, self.firsts, turn)
 
     def _refine(
         self, kinds: Kinds, computes: Sequence[int], one_copy: bool = False, turn: int = 0, enough: bool = False
     ) -> None:
-        """Cut, ask, and cut again with the compute buffers of the answer, until nothing better is in sight.
+        """Partition, ask, and partition again with the compute buffers of the answer, until nothing better is in sight.
 
         ``enough``: the first that fits will do.
         """
         computes = list(computes)
         raised: set[int] = set()
         for _ in range(ROUNDS):
-            cut = self._cut(computes, kinds, turn=turn)
-            if cut is None or (self.found is not None and cut.cost >= self.found.price):
+            partition = self._partition(computes, kinds, turn=turn)
+            if partition is None or (self.found is not None and partition.cost >= self.found.price):
                 return
-            if self.least and self.cutter.weights(cut.layout) < self.least:
+            if self.least and self.partitioner.weights(partition.layout) < self.least:
                 return
-            layout = replace(cut.layout, one_copy=one_copy, no_op_offload=self.no_op_offload)
+            layout = replace(partition.layout, one_copy=one_copy, no_op_offload=self.no_op_offload)
             answer = self._ask(layout)
             if answer.refused is not None:
                 return
@@ -364,12 +366,12 @@ class Attempt:
         margins = self.search.problem.margins
         left = [found.estimate.devices[d].left - margins[d] for d in self.costs.devices]
         low, high = max(0, min(left)), max(left)
-        best: Cut | None = None
+        best: Partition | None = None
         while high - low > BALANCE:
             middle = (low + high) // 2
-            cut = self._cut(computes, kinds, middle)
-            if cut is not None and cut.cost <= found.price * SAME:
-                low, best = middle, cut
+            partition = self._partition(computes, kinds, middle)
+            if partition is not None and partition.cost <= found.price * SAME:
+                low, best = middle, partition
             else:
                 high = middle
         if best is None:
@@ -397,7 +399,7 @@ class Attempt:
             if moved == found.layout.moved:
                 return
             layout = replace(found.layout, moved=moved, host=found.layout.host - moved.keys())
-            if self.cutter.price(layout) >= found.price:
+            if self.partitioner.price(layout) >= found.price:
                 return
             if self._take(layout, self._ask(layout)):
                 return

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
-from memplan.planning.cuts import Cutter
 from memplan.planning.fit_bound import Settled, Sizes
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import EVERY_LAYER, HOST, Layout
 from memplan.planning.nearest import PLACEMENT
 from memplan.planning.overrides import matched, write_overrides
+from memplan.planning.partition import LayerPartitioner
 from memplan.planning.problem import Candidate, gpu_weights
 from memplan.planning.search import Search
 from memplan.result import Estimate
@@ -93,7 +93,7 @@ class FitAnswer:
         host = frozenset(name for name, device in self.elsewhere.items() if device < 0)
         moved = {name: device for name, device in self.elsewhere.items() if device >= 0}
         layout = Layout(first, ends, host, moved)
-        price = Cutter(costs, search.problem.bandwidths).price(layout)
+        price = LayerPartitioner(costs, search.problem.bandwidths).price(layout)
         args = self._shorter(costs, first)
         shorter = search.estimate(args)
         if shorter.buffers != self.estimate.buffers:

@@ -10,11 +10,11 @@ from memplan.backends.devices import RPC
 from memplan.errors import FlagError, shown
 from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
-from memplan.planning.cuts import Cutter
 from memplan.planning.fit_floor import no_less_than_fit
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout
 from memplan.planning.nearest import changes_in_full, few_enough, nearest_changes
+from memplan.planning.partition import LayerPartitioner
 from memplan.planning.probing import Change
 from memplan.planning.problem import Candidate, Problem, leaves_margins
 from memplan.planning.search import Search
@@ -160,11 +160,11 @@ def check_names(search_for: Sequence[str]) -> None:
 def token_ms(search: Search, costs: LayerCosts, found: Candidate) -> float:
     """About how many milliseconds a generated token takes: bytes read over bandwidth, and the splits."""
     speeds = search.problem.bandwidths
-    cutter = Cutter(costs, speeds)
-    read = cutter.reading(found.layout)
+    partitioner = LayerPartitioner(costs, speeds)
+    read = partitioner.reading(found.layout)
     for device, nbytes in costs.pinned_read.items():
         read += speeds.host_ms(nbytes) if device < 0 else speeds.gpu_ms(costs.devices[device], nbytes)
-    slower = sum(ms - SPLIT_MS for ms in cutter.changes(found.layout)) if speeds.remote else 0.0
+    slower = sum(ms - SPLIT_MS for ms in partitioner.changes(found.layout)) if speeds.remote else 0.0
     return read + SPLIT_MS * found.estimate.splits[1] + slower
 
 

@@ -43,7 +43,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A layout that fits: its flags, its exact estimate, and the price that it was chosen for (``Cutter.price``)."""
+    """A layout that fits: its flags, its exact estimate, and its price (``LayerPartitioner.price``)."""
 
     layout: Layout
     args: tuple[str, ...]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memplan.planning.attempt import SETTINGS, Attempt, Effort
-from memplan.planning.cuts import Cutter
 from memplan.planning.estimates import Estimates
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout, layout_args
+from memplan.planning.partition import LayerPartitioner
 from memplan.planning.problem import Candidate, Problem, leaves_margins
 
 
@@ -86,7 +86,7 @@ class Search(Estimates):
                 args = tuple(layout_args(layout, costs))
                 found = self.estimate(args)
                 if leaves_margins(found, self.problem.margins):
-                    price = Cutter(costs, self.problem.bandwidths).price(layout)
+                    price = LayerPartitioner(costs, self.problem.bandwidths).price(layout)
                     return Candidate(layout, args, found, price)
         return None
 

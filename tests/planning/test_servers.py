@@ -12,9 +12,9 @@ from memplan.backends.devices import Rig
 from memplan.cli import main
 from memplan.output.fit import fit_ini, fit_json, no_fit_text
 from memplan.output.plan import no_plan_text, plan_args, plan_ini, plan_object, plan_script, plan_table
-from memplan.planning.cuts import Cutter
 from memplan.planning.fit import Extra, fit_preset
 from memplan.planning.layout import Layout
+from memplan.planning.partition import LayerPartitioner
 from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
 from memplan.planning.speed import NETWORK_MS, SPLIT_MS, find_bandwidths
 from memplan.rig import parse_gpus
@@ -135,7 +135,7 @@ def test_a_network_costs_more_than_a_change_of_device() -> None:
     speeds = find_bandwidths(rig.gpus)
     assert any(f"{NETWORK_MS} ms where that is over a network" in line for line in speeds.assumed)
     assert not any("network" in line for line in find_bandwidths(parse_gpus(["RTX 3090"]).gpus).assumed)
-    cutter = Cutter(made_up([1] * 4, [[1]] * 3 + [[]], 3), speeds)
+    partitioner = LayerPartitioner(made_up([1] * 4, [[1]] * 3 + [[]], 3), speeds)
     far = Layout(0, (1, 3, 4), host=frozenset({"blk.0.ffn_down_exps.weight"}))
-    assert list(cutter.changes(far)) == [NETWORK_MS] * 5
-    assert list(cutter.changes(Layout(0, (0, 0, 4), host=far.host))) == [SPLIT_MS] * 3
+    assert list(partitioner.changes(far)) == [NETWORK_MS] * 5
+    assert list(partitioner.changes(Layout(0, (0, 0, 4), host=far.host))) == [SPLIT_MS] * 3

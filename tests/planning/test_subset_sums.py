@@ -23,7 +23,7 @@ def subsets(sizes: list[tuple[int, ...]], kinds: frozenset[str]) -> list[tuple[i
     return found
 
 
-def shelf_of(sizes: list[tuple[int, ...]]) -> SubsetSums:
+def made(sizes: list[tuple[int, ...]]) -> SubsetSums:
     return SubsetSums(made_up([1] * len(sizes), sizes).experts)
 
 
@@ -34,12 +34,12 @@ def total(chosen: list[Expert]) -> int:
 @settings(max_examples=60, deadline=None)
 @given(layers, may_stay, st.integers(0, 60))
 def test_the_least_on_the_host_is_the_least(sizes: list[tuple[int, ...]], kinds: frozenset[str], room: int) -> None:
-    subsets = shelf_of(sizes)
-    sums = subsets.sums(kinds)[0][len(sizes)]
+    sums_of = made(sizes)
+    sums = sums_of.sums(kinds)[0][len(sizes)]
     need = sum(map(sum, sizes)) - room
     least = min((mib for mib, _ in subsets(sizes, kinds) if mib >= need), default=None)
-    found = sums.least_host(room * MIB // subsets.unit)
-    assert (found * subsets.unit // MIB if found >= 0 else None) == (least if need > 0 else 0)
+    found = sums.least_host(room * MIB // sums_of.unit)
+    assert (found * sums_of.unit // MIB if found >= 0 else None) == (least if need > 0 else 0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -47,9 +47,9 @@ def test_the_least_on_the_host_is_the_least(sizes: list[tuple[int, ...]], kinds:
 def test_the_choice_is_the_cheapest(
     sizes: list[tuple[int, ...]], kinds: frozenset[str], need: int, layer_cost: float
 ) -> None:
-    subsets = shelf_of(sizes)
-    unit = subsets.unit // MIB
-    chosen = subsets.choose(range(len(sizes)), kinds, -(-need // unit), layer_cost / unit)
+    sums_of = made(sizes)
+    unit = sums_of.unit // MIB
+    chosen = sums_of.choose(range(len(sizes)), kinds, -(-need // unit), layer_cost / unit)
     possible = [mib + layer_cost * n for mib, n in subsets(sizes, kinds) if mib >= need]
     if not possible:
         assert chosen == []
@@ -61,15 +61,15 @@ def test_the_choice_is_the_cheapest(
 
 
 def test_whole_layers_lie_together_at_the_end_of_the_order() -> None:
-    subsets = shelf_of([(600, 600, 600)] * 8)
+    sums_of = made([(600, 600, 600)] * 8)
     for order in (range(8), range(7, -1, -1)):
-        chosen = subsets.choose(order, frozenset(KINDS), 9, 0.1)
+        chosen = sums_of.choose(order, frozenset(KINDS), 9, 0.1)
         assert sorted({e.layer for e in chosen}) == sorted(list(order)[-3:])
 
 
 def test_experts_with_little_in_common_are_rounded_up() -> None:
     costs = made_up([1], [(5,)])
     odd = Expert(0, "gate", ("x",), 5 * MIB + 1, 5 * MIB)
-    subsets = SubsetSums([(odd, *costs.experts[0])])
-    assert subsets.unit == MIB
-    assert subsets.layers[0][0] == ("gate", 6)
+    sums_of = SubsetSums([(odd, *costs.experts[0])])
+    assert sums_of.unit == MIB
+    assert sums_of.layers[0][0] == ("gate", 6)

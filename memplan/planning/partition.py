@@ -2,7 +2,8 @@
 
 llama.cpp gives each GPU a contiguous range of layers. For given rooms (what a GPU has for weights and caches, once its
 margin and compute buffer are taken off) the best ranges, and the best experts to leave on the host, are found exactly,
-up to the price of layers that are split between GPU and host, which is estimated here and counted in ``SubsetSums.choose``.
+up to the price of layers that are split between GPU and host, which is estimated here and counted in
+``SubsetSums.choose``.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class Kinds:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A layout, and the milliseconds a token that its cut was found for."""
+class Partition:
+    """A layout, and the milliseconds a token that its partition was found for."""
 
     cost: float
     layout: Layout
 
 
-class Cutter:
+class LayerPartitioner:
     """Cuts layers at what they cost; ``most``: for the most bytes of experts on GPUs, whatever the time."""
 
     def __init__(self, costs: LayerCosts, bandwidths: Bandwidths, most: bool = False) -> None:
@@ -64,7 +65,9 @@ class Cutter:
         self._change_ms = [bandwidths.change_ms(d) for d in costs.devices]
         self._least = min((units for layer in self.subsets.layers for _, units in layer), default=1)
 
-    def cut(self, rooms: Sequence[int], kinds: Kinds, firsts: Iterable[int] = (0,), turn: int = 0) -> Cut | None:
+    def partition(
+        self, rooms: Sequence[int], kinds: Kinds, firsts: Iterable[int] = (0,), turn: int = 0
+    ) -> Partition | None:
         """The best layout in which every GPU's weights and caches fit its room; None when there is none.
 
         ``firsts``: how many of the first layers may be on the host altogether, the fewer the better.  ``turn``: which
@@ -104,7 +107,7 @@ class Cutter:
         return self._finish(best[n], ends[0], tuple(ends[1:]), rooms, kinds, turn)
 
     def price(self, layout: Layout) -> float:
-        """Milliseconds a token of a layout, in the terms of ``cut``; what the user has placed is not in it."""
+        """Milliseconds a token of a layout, in the terms of ``partition``; what the user has placed is not in it."""
         total = layout.first * HOST_LAYER_MS + self.reading(layout)
         return total + sum(self.changes(layout))
 
@@ -159,7 +162,7 @@ class Cutter:
         experts = (e.nbytes for layer in self.costs.experts for e in layer if layout.place(e, homes[e.layer]) >= 0)
         return self._read[-1] - self._read[layout.first] + sum(experts)
 
-    def _fixed(self, rooms: Sequence[int], kinds: Kinds, homes: Sequence[int], turn: int) -> Cut | None:
+    def _fixed(self, rooms: Sequence[int], kinds: Kinds, homes: Sequence[int], turn: int) -> Partition | None:
         first = sum(home < 0 for home in homes)
         ends = [first + sum(0 <= home <= device for home in homes) for device in range(len(rooms))]
         total, a = 0.0, first
@@ -204,8 +207,8 @@ class Cutter:
 
     def _finish(
         self, cost: float, first: int, ends: tuple[int, ...], rooms: Sequence[int], kinds: Kinds, turn: int
-    ) -> Cut:
-        """The layout of a cut: each GPU's experts are chosen; neighbours keep theirs on the host side by side."""
+    ) -> Partition:
+        """The layout of a partition: each GPU's experts are chosen; neighbours keep theirs on the host side by side."""
         host: list[Expert] = []
         tolerance = 0 if self.most else TOLERANCE
         a, turned = first, turn
@@ -217,7 +220,7 @@ class Cutter:
                 host += self.subsets.choose(_order(a, b, turned), kinds.of(device), total - left, layer_cost, tolerance)
                 turned = -1 if turned >= 0 else 0
             a = b
-        return Cut(cost, Layout(first, ends, frozenset(name for e in host for name in e.names)))
+        return Partition(cost, Layout(first, ends, frozenset(name for e in host for name in e.names)))
 
 
 def _order(a: int, b: int, turn: int) -> list[int]:

@@ -5,15 +5,15 @@ from itertools import combinations_with_replacement, product
 
 import pytest
 
-from memplan.planning.cuts import Cutter, Kinds
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout
+from memplan.planning.partition import Kinds, LayerPartitioner
 from memplan.planning.speed import SPLIT_MS, Bandwidths
 from tests.planning.rigs import KINDS, MIB, made_up, speeds
 
 EVERY = Kinds(frozenset(KINDS), frozenset(KINDS))
 GAP = 1.01
-"""How much dearer than the best a cut may be: the price of layers that are split is only estimated between cuts."""
+"""How much dearer than the best a partition may be: the price of layers that are split is only estimated."""
 
 
 def used(costs: LayerCosts, layout: Layout) -> list[int]:
@@ -29,9 +29,9 @@ def used(costs: LayerCosts, layout: Layout) -> list[int]:
     return total
 
 
-def best_of_all(cutter: Cutter, rooms: list[int]) -> float:
-    """The least price of every cut and every choice of experts."""
-    costs = cutter.costs
+def best_of_all(partitioner: LayerPartitioner, rooms: list[int]) -> float:
+    """The least price of every partition and every choice of experts."""
+    costs = partitioner.costs
     n, best = costs.n_items, float("inf")
     experts = [e for layer in costs.experts for e in layer]
     for ends in combinations_with_replacement(range(n + 1), len(rooms) - 1):
@@ -39,7 +39,7 @@ def best_of_all(cutter: Cutter, rooms: list[int]) -> float:
             host = frozenset(e.names[0] for e, on_host in zip(experts, choice, strict=True) if on_host)
             layout = Layout(0, (*ends, n), host)
             if all(size <= room for size, room in zip(used(costs, layout), rooms, strict=True)):
-                best = min(best, cutter.price(layout))
+                best = min(best, partitioner.price(layout))
     return best
 
 
@@ -48,14 +48,14 @@ def test_a_cut_is_the_best_of_all_cuts(seed: int) -> None:
     draw = random.Random(seed)
     costs = made_up([draw.randint(80, 200) for _ in range(4)], [(300, 300, 400)] * 3 + [()])
     rooms = [draw.randint(100, 2500) * MIB for _ in range(2)]
-    cutter = Cutter(costs, speeds(*(draw.choice([400.0, 900.0]) for _ in rooms)))
-    cut = cutter.cut(rooms, EVERY)
-    best = best_of_all(cutter, rooms)
-    if cut is None:
+    partitioner = LayerPartitioner(costs, speeds(*(draw.choice([400.0, 900.0]) for _ in rooms)))
+    partition = partitioner.partition(rooms, EVERY)
+    best = best_of_all(partitioner, rooms)
+    if partition is None:
         assert best == float("inf")
         return
-    assert all(size <= room for size, room in zip(used(costs, cut.layout), rooms, strict=True))
-    assert cutter.price(cut.layout) <= best * GAP
+    assert all(size <= room for size, room in zip(used(costs, partition.layout), rooms, strict=True))
+    assert partitioner.price(partition.layout) <= best * GAP
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -67,10 +67,10 @@ def test_the_gap_to_an_exact_solver(seed: int) -> None:
     costs = made_up([draw.randint(150, 210) for _ in range(n)], experts, devices)
     rooms = [draw.randint(1500, 6000) * MIB for _ in range(devices)]
     bandwidths = speeds(*(draw.choice([360.0, 936.0, 1792.0]) for _ in rooms))
-    cut = Cutter(costs, bandwidths).cut(rooms, EVERY)
-    assert cut is not None
+    partition = LayerPartitioner(costs, bandwidths).partition(rooms, EVERY)
+    assert partition is not None
     bound = solve(highspy, costs, rooms, bandwidths)
-    assert bound * 0.9999 <= Cutter(costs, bandwidths).price(cut.layout) <= bound * GAP
+    assert bound * 0.9999 <= LayerPartitioner(costs, bandwidths).price(partition.layout) <= bound * GAP
 
 
 def solve(highspy, costs: LayerCosts, rooms: list[int], speed: Bandwidths) -> float:  # type: ignore[no-untyped-def]
@@ -107,28 +107,28 @@ def solve(highspy, costs: LayerCosts, rooms: list[int], speed: Bandwidths) -> fl
 
 def test_attention_goes_to_the_host_only_when_it_must() -> None:
     costs = made_up([100] * 6, [(10, 10, 10)] * 5 + [()])
-    cutter = Cutter(costs, speeds(900.0, 900.0))
+    partitioner = LayerPartitioner(costs, speeds(900.0, 900.0))
     rooms = [250 * MIB, 150 * MIB]
-    assert cutter.cut(rooms, EVERY) is None
-    cut = cutter.cut(rooms, EVERY, range(len(costs.dense) + 1))
-    assert cut is not None
-    assert cut.layout.first == 3
-    assert cut.layout.ends == (5, 6)
+    assert partitioner.partition(rooms, EVERY) is None
+    partition = partitioner.partition(rooms, EVERY, range(len(costs.dense) + 1))
+    assert partition is not None
+    assert partition.layout.first == 3
+    assert partition.layout.ends == (5, 6)
 
 
 def test_a_gpu_without_room_gets_nothing() -> None:
     costs = made_up([100] * 6, [(10, 10, 10)] * 5 + [()], devices=3)
-    cut = Cutter(costs, speeds(900.0, 900.0, 900.0)).cut([-5 * MIB, 2000 * MIB, 10 * MIB], EVERY)
-    assert cut is not None
-    assert cut.layout.ranges() == [(0, 0), (0, 6), (6, 6)]
+    partition = LayerPartitioner(costs, speeds(900.0, 900.0, 900.0)).partition([-5 * MIB, 2000 * MIB, 10 * MIB], EVERY)
+    assert partition is not None
+    assert partition.layout.ranges() == [(0, 0), (0, 6), (6, 6)]
 
 
 def test_the_faster_gpu_gets_what_it_can_hold() -> None:
     costs = made_up([100] * 6, [(100, 100, 100)] * 5 + [()])
-    cutter = Cutter(costs, speeds(300.0, 900.0))
-    cut = cutter.cut([3000 * MIB, 2100 * MIB], EVERY)
-    assert cut is not None
-    assert cut.layout.ranges() == [(0, 0), (0, 6)]
-    cut = cutter.cut([3000 * MIB, 2000 * MIB], EVERY)
-    assert cut is not None
-    assert used(costs, cut.layout)[1] > used(costs, cut.layout)[0]
+    partitioner = LayerPartitioner(costs, speeds(300.0, 900.0))
+    partition = partitioner.partition([3000 * MIB, 2100 * MIB], EVERY)
+    assert partition is not None
+    assert partition.layout.ranges() == [(0, 0), (0, 6)]
+    partition = partitioner.partition([3000 * MIB, 2000 * MIB], EVERY)
+    assert partition is not None
+    assert used(costs, partition.layout)[1] > used(costs, partition.layout)[0]
