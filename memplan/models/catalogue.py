@@ -87,6 +87,7 @@ _SECTIONS: Mapping[str, str] = {
         " q_lora_rank kv_lora_rank"
         " sliding_window sliding_window_pattern key_length_swa value_length_swa key_length_mla value_length_mla",
         "rope": "freq_base freq_base_swa dimension_count dimension_count_swa dimension_sections",
+        "kda": "head_dim",
         "ssm": "conv_kernel inner_size state_size time_step_rank group_count",
     }.items()
     for name in names.split()
@@ -222,6 +223,18 @@ _ROWS = (
         _nemotron(
             "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", 8, 15680, context_length=131072,
             embedding_length=4480, head_count=40, dimension_count=112, inner_size=10240, time_step_rank=128,
+        ),
+        "q4_K_M",
+    ),
+    BuiltinModel(
+        "kimi-linear-48b-a3b", "Kimi-Linear-48B-A3B: 27 layers, 256 experts", "kimi-linear",
+        _keys(
+            context_length=1048576, block_count=27, embedding_length=2304, feed_forward_length=9216, head_count=32,
+            head_count_kv=tuple(1 if il % 4 == 3 or il == 26 else 0 for il in range(27)), key_length=576,
+            value_length=512, dimension_count=64, layer_norm_rms_epsilon=1e-5, freq_base=1e4, vocab_size=163840,
+            expert_count=256, expert_used_count=8, expert_feed_forward_length=1024, expert_shared_count=1,
+            leading_dense_block_count=1, expert_gating_func=2, expert_weights_scale=2.446, expert_weights_norm=True,
+            kv_lora_rank=512, key_length_mla=192, value_length_mla=128, conv_kernel=4, head_dim=128,
         ),
         "q4_K_M",
     ),

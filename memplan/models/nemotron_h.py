@@ -126,7 +126,7 @@ class NemotronH(Architecture[NemotronHHParams]):
         layers = [il for il in range(hp.n_layer) if hp.n_ff[il] == 0]
         recurring = [il for il in layers if hp.is_recr[il]]
         attention = [il for il in layers if not hp.is_recr[il]]
-        return hybrid_memory(build, attention, recurring, hp.n_embd_r, hp.n_embd_s)
+        return hybrid_memory(hp, build, attention, recurring, rolls_back=release.mamba_projects_rows)
 
     def checkpoint(self, hp: NemotronHHParams, memory: Memory, n_ctx_seq: int) -> int:
         """The states of one sequence."""

@@ -193,11 +193,14 @@ class Qwen35Graph(DeltaNetGraph[Qwen35HParams]):
 class DeltaNetArchitecture(Architecture[H]):
     """What Qwen3-Next, Qwen3.5 and 3.6 have in common."""
 
+    rolls_back = True
+    """Whether states have snapshots."""
+
     def memory(self, hp: H, build: CacheBuilder, release: Release) -> Memory:
         """A cache for layers with attention, states for the others; MTP blocks have neither."""
         recurring = [il for il in range(hp.n_layer) if hp.is_recr[il]]
         attention = [il for il in range(hp.n_layer) if not hp.is_recr[il]]
-        return hybrid_memory(build, attention, recurring, hp.n_embd_r, hp.n_embd_s)
+        return hybrid_memory(hp, build, attention, recurring, rolls_back=self.rolls_back)
 
     def layer_kind(self, hp: H, il: int) -> bool:
         """Recurrent or not."""

@@ -88,6 +88,7 @@ class Qwen3Next(ExpertArchitecture[ExpertHParams]):
 
     name = "qwen3next"
     graph = Qwen3NextGraph
+    rolls_back = False
 
     def load_hparams(self, k: Keys, release: Release) -> ExpertHParams:
         """``load_arch_hparams``."""

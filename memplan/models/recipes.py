@@ -117,7 +117,7 @@ DEEPSEEK4: Mapping[str, Recipe] = {
 }  # fmt: skip
 """Recipes of DeepSeek-V4's files."""
 
-_F32 = Rule("ffn_gate_inp(_shexp)?|ssm_(conv1d|norm|a|d)", "f32")
+_F32 = Rule("ffn_gate_inp(_shexp)?|ssm_(conv1d.*|norm|a|d)", "f32")
 COMMON: Mapping[str, Recipe] = {
     "q4_K_M": Recipe(
         "q4_K, with q6_K where it counts",

@@ -20,6 +20,7 @@ ARCHITECTURES = (
     "deepseek32",
     "deepseek4",
     "glm4moe",
+    "kimi-linear",
     "llama",
     "minimax-m2",
     "mistral3",

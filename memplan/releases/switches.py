@@ -108,6 +108,10 @@ class Release:
     """Rotary positions turn the end of each head in place (ggml_rope_set_offset). Before, each head was cut in two
     and joined again."""
 
+    kda_decay_is_factor: bool
+    """Where Kimi-Linear's decays may lie is asked with a MUL (llama-arch.cpp: LLM_TENSOR_SSM_A_NOSCAN). Before, with an
+    SSM_SCAN."""
+
     hidden_states_of_all: bool
     """Qwen3-Next and Nemotron-H take the tokens that are asked for out of the last norm's result, which drafts read.
     Before, out of the last layer's attention; and Qwen3-Next reshaped its gate (graph::graph)."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from memplan.gguf.types import F32
 from memplan.llama.memory.base import CacheTensor, Memory
 from memplan.llama.memory.kv import CacheBuilder
+from memplan.llama.ssm import SSMHParams
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,11 @@ class RecurrentStates:
         return il
 
 
-def recurrent(build: CacheBuilder, layers: Iterable[int], n_embd_r: int, n_embd_s: int) -> RecurrentStates:
+def recurrent(
+    build: CacheBuilder, layers: Iterable[int], n_embd_r: int, n_embd_s: int, *, n_rs_seq: int = 0
+) -> RecurrentStates:
     """States for these layers; ``n_embd_r``, ``n_embd_s``: elements of one sequence's on a layer."""
-    cells, n_rs_seq = build.params.n_seq_max, build.n_rs_seq
+    cells = build.params.n_seq_max
     rows = cells * (1 + n_rs_seq)
     tensors = []
     for il in layers:
@@ -48,10 +51,15 @@ def recurrent(build: CacheBuilder, layers: Iterable[int], n_embd_r: int, n_embd_
 
 
 def hybrid_memory(
-    build: CacheBuilder, attention: Iterable[int], recurring: Iterable[int], n_embd_r: int, n_embd_s: int
+    hp: SSMHParams, build: CacheBuilder, attention: Iterable[int], recurring: Iterable[int], *, rolls_back: bool
 ) -> Memory:
-    """A cache for the layers with attention and states for those that recur (``llama_memory_hybrid``)."""
-    return Memory({"kv": build.kv(attention), "rs": recurrent(build, recurring, n_embd_r, n_embd_s)})
+    """A cache for the layers with attention and states for those that recur (``llama_memory_hybrid``).
+
+    ``rolls_back``: whether states have the snapshots that are asked for (``llm_arch_supports_rs_rollback``).
+    """
+    n_rs_seq = build.n_rs_seq if rolls_back else 0
+    states = recurrent(build, recurring, hp.n_embd_r, hp.n_embd_s, n_rs_seq=n_rs_seq)
+    return Memory({"kv": build.kv(attention), "rs": states})
 
 
 def one_state(memory: Memory) -> int:
