@@ -12,7 +12,7 @@ from typing import Any
 
 from memplan.backends.devices import CUDA, Rig
 from memplan.backends.make import approximate, driver_notes
-from memplan.garbage import put_off
+from memplan.garbage import gc_paused
 from memplan.ggml.backend import BufferType
 from memplan.ggml.graph import GraphTooLargeError
 from memplan.ggml.ops import GGMLAssertError
@@ -118,7 +118,7 @@ def answer(question: Question, plain: bool = False) -> Answer:
     check_devices(flags, rig)
     model = model_of(question)
     check_paths(model.arch, release, paths)
-    with put_off():
+    with gc_paused():
         found = _Work(question, model, plain).answer()
     result = found.estimate
     notes = path_notes(model.arch, release, paths) + server_notes(flags, rig) + driver_notes(rig.gpus)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def put_off() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No search until the end of the block; what is unused is freed all the same, but for cycles."""
     collects = gc.isenabled()
     gc.disable()

@@ -5,14 +5,14 @@ import gc
 import pytest
 
 from memplan.cli import main
-from memplan.garbage import NEW_OBJECTS, put_off, seldom
+from memplan.garbage import NEW_OBJECTS, gc_paused, seldom
 
 
 def test_put_off_ends_as_it_began() -> None:
     assert gc.isenabled()
-    with pytest.raises(ValueError), put_off():
+    with pytest.raises(ValueError), gc_paused():
         assert not gc.isenabled()
-        with put_off():
+        with gc_paused():
             pass
         assert not gc.isenabled()
         raise ValueError

@@ -10,7 +10,7 @@ from math import prod
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.estimator import answer, check_types
-from memplan.garbage import put_off
+from memplan.garbage import gc_paused
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
 from memplan.models.paths import path_ways
@@ -110,7 +110,7 @@ class Sweeper:
 
     def run(self, progress: Progress | None = None) -> Sweep:
         """All points, in order; ``progress`` is told (done, all)."""
-        with put_off():
+        with gc_paused():
             return self._run(progress)
 
     def _run(self, progress: Progress | None) -> Sweep:
