@@ -15,7 +15,7 @@ def main(model: str = "deepseek-v4-flash", *gpus: str) -> None:
     flags = memplan.parse_flags(["-c", "65536", "-np", "1", "-cmoe"])
     estimate = memplan.estimate(memplan.read_model(model), flags, rig)
     if estimate.refused:
-        print("llama.cpp would not start:", estimate.refused.said)
+        print("llama.cpp would not start:", estimate.refused.message)
         return
     for device in estimate.devices:
         print(f"{device.name}: {device.used >> 20:,} MiB used, {device.left >> 20:,} MiB left")

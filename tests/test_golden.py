@@ -91,9 +91,9 @@ def check(found: Estimate, truth: Mapping[str, Any]) -> None:
     assert found.exact
     if "error" in truth:
         assert found.refused is not None
-        assert (found.refused.kind, found.refused.how) == (truth["error"], truth["how"])
-        assert truth["said"] in found.refused.said or found.refused.said in truth["said"]
-        assert found.refused.mend
+        assert (found.refused.kind, found.refused.outcome) == (truth["error"], truth["how"])
+        assert truth["said"] in found.refused.message or found.refused.message in truth["said"]
+        assert found.refused.fix
         return
     assert found.refused is None
     uses = {name: {c: getattr(use, c) for c in COLUMNS} for name, use in found.buffers.items()}

@@ -70,8 +70,8 @@ def test_a_quantised_cache_on_fewer_layers_than_all_aborts_in_b10068() -> None:
     rig = parse_gpus(["4*RTX 3090"])
     found = estimate(header("ud-q2"), flags(f"{TRIED} -ngl 30"), rig, "b10068")
     assert found.refused is not None
-    assert (found.refused.kind, found.refused.how) == ("permuted-quantized-tensor", "abort")
-    assert "nb[0]" in found.refused.said
+    assert (found.refused.kind, found.refused.outcome) == ("permuted-quantized-tensor", "abort")
+    assert "nb[0]" in found.refused.message
 
 
 def test_placed_by_hand_the_same_cache_loads_in_b10068() -> None:

@@ -79,7 +79,7 @@ def run(argv: Sequence[str]) -> int:
     x = explained(question)
     if timeline:
         if x.estimate.refused is not None:
-            raise FlagError(f"--timeline: llama.cpp does not start with these settings: {x.estimate.refused.said}")
+            raise FlagError(f"--timeline: llama.cpp does not start with these settings: {x.estimate.refused.message}")
         from memplan.output.figures import write_figure
         from memplan.output.timeline import timeline_chart, timeline_figure
 

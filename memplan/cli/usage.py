@@ -38,7 +38,7 @@ Options:
                      auto (default), which is the release's own choice; may be
                      repeated. DeepSeek-V4 has indexer and hyper-connections
   --indexer WAY, --hyper-connections WAY
-                     the same as --path indexer=WAY, --path hyper-connections=WAY
+                     other spellings of --path indexer=WAY and so on
   --offline          read no header from the network, only from the cache
   --no-cache         read headers from the network anew and keep none; what was
                      kept before is kept as it is there now

@@ -306,7 +306,7 @@ class _Work:
             return replace(cause, text=f"{cause.text}; {lie}") if lie else cause
         if predicted is not None and predicted.refused is not None:
             refused = predicted.refused
-            return Cause(refused.kind, f"llama.cpp says: {refused.said}", refused.mend)
+            return Cause(refused.kind, f"llama.cpp says: {refused.message}", refused.fix)
         return Cause("unknown", f"llama.cpp says: {failure.said}; memplan does not know what that means", "")
 
     def _heads(self) -> int:
@@ -324,7 +324,7 @@ class _Work:
                 return Cause("nothing-wrong", "nothing wrong: it loaded, though not as predicted")
             return Cause("nothing-wrong", "nothing wrong: every buffer was allocated")
         if predicted is not None and predicted.refused is not None:
-            return Cause(predicted.refused.kind, predicted.refused.said, predicted.refused.mend)
+            return Cause(predicted.refused.kind, predicted.refused.message, predicted.refused.fix)
         told = "n_ctx" in load.settings or self.seen.from_command or bool(self.asked.flags)
         if predicted is not None and told and not predicted.fits and not load.dry:
             failure = Failure("allocation", "", Stage.UNKNOWN, predicted.short[0].name if predicted.short else "")

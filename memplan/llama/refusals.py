@@ -18,19 +18,19 @@ OTHER = "other"
 class Refusal:
     """Why llama.cpp would not start with these settings.
 
-    ``kind``: a stable name (``k-v-types-differ``, ``tensors-not-of-this-release``, ``other``, ...).  ``how``: REFUSED
-    or ABORT.  ``said``: llama.cpp's own words.  ``mend``: what to change, one line.
+    ``kind``: a stable name (``k-v-types-differ``, ``tensors-not-of-this-release``, ``other``, ...).  ``outcome``:
+    REFUSED or ABORT.  ``message``: llama.cpp's own words.  ``fix``: what to change, one line.
     """
 
     kind: str
-    how: str
-    said: str
-    mend: str = ""
+    outcome: str
+    message: str
+    fix: str = ""
 
     @property
     def title(self) -> str:
         """The kind, or llama.cpp's own words where the kind says nothing."""
-        return self.said if self.kind == OTHER else self.kind
+        return self.message if self.kind == OTHER else self.kind
 
 
 _CONVERT = "convert the model again: its shapes are not what llama.cpp expects"

@@ -262,7 +262,7 @@ class _Maker:
             return f"fits throughout, to {self._value(self.xs[-1])}"
         if verdict == words.REFUSED:
             refused = next(e.refused for e in asked.values() if e.refused)
-            return printable(f"llama.cpp does not start: {refused.said}")
+            return printable(f"llama.cpp does not start: {refused.message}")
         if verdict == words.NOWHERE:
             # what lacks least says how far off it is
             x, least = max(asked.items(), key=lambda item: (item[1].refused is None, self._room_left(item[1])))

@@ -90,7 +90,7 @@ def x_label_of(axis: Axis, sweep: Sweep) -> str:
 def notes_of(sweep: Sweep, axis: Axis) -> list[str]:
     """What llama.cpp refuses or takes otherwise, and what is not counted, not checked or not exact."""
     estimates = [point.estimate for point in sweep.points]
-    refused = Counter(e.refused.said for e in estimates if e.refused is not None)
+    refused = Counter(e.refused.message for e in estimates if e.refused is not None)
     notes = [
         f"llama.cpp does not start at {n} of {len(estimates)} points: {printable(said)}" for said, n in refused.items()
     ]

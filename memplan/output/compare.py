@@ -62,7 +62,8 @@ def render_comparison(
     for name, side in ((a, c.before), (b, c.after)):
         refused = side.estimate.refused
         if refused is not None:
-            lines += [Text(f"{name}: llama.cpp does not start with these settings: {printable(refused.said)}", "red")]
+            said = f"{name}: llama.cpp does not start with these settings: {printable(refused.message)}"
+            lines.append(Text(said, "red"))
     if c.before.estimate.refused is not None or c.after.estimate.refused is not None:
         return to_text([*lines, *_closing(c, b, width)], colour)
     lines += ["", *part_lines(c.parts, a, b, unicode)]

@@ -117,7 +117,7 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
         yield "they agree" if diagnosis.agrees else "they differ: flags that the log does not show, or another build"
     elif diagnosis.estimate is not None and diagnosis.estimate.refused is not None:
         refused = diagnosis.estimate.refused
-        same = "the same" if diagnosis.agrees else f"{refused.kind}: {refused.said}"
+        same = "the same" if diagnosis.agrees else f"{refused.kind}: {refused.message}"
         yield from _wrapped(f"memplan predicts {same}", width)
     elif (
         diagnosis.estimate is not None

@@ -74,7 +74,7 @@ def render_explanation(
     estimate = x.estimate
     lines: list[Text | str] = [Text(model_line(estimate), "bold"), settings_line(estimate)]
     if estimate.refused is not None:
-        lines += ["", Text(f"llama.cpp does not start with these settings: {estimate.refused.said}", "bold red")]
+        lines += ["", Text(f"llama.cpp does not start with these settings: {estimate.refused.message}", "bold red")]
         return to_text(lines, colour)
     lines += [note for note in estimate.notes if note.startswith("--path ")]
     lines.append(Text(verdict_line(estimate), "bold green" if estimate.fits else "bold red"))

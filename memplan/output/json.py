@@ -48,7 +48,7 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
         "pipeline_parallel": estimate.pipeline_parallel,
         "exact": estimate.exact,
         "notes": [*([f"not exact: {estimate.approximate}"] if estimate.approximate else []), *estimate.notes],
-        "refused": None if refused is None else {"kind": refused.kind, "how": refused.how, "said": refused.said},
+        "refused": None if refused is None else {"kind": refused.kind, "how": refused.outcome, "said": refused.message},
     }
 
 

@@ -27,7 +27,7 @@ def render_paths(p: BothPaths, *, top: int = 12, colour: bool = False, unicode: 
     for side in p.sides:
         refused = side.explanation.estimate.refused
         if refused is not None:
-            lines.append(Text(f"{side.path}: llama.cpp does not start: {printable(refused.said)}", "red"))
+            lines.append(Text(f"{side.path}: llama.cpp does not start: {printable(refused.message)}", "red"))
     if first.refused is None:
         lines += ["", *_devices(p, unicode)]
     if p.tensors:

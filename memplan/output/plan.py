@@ -173,7 +173,7 @@ def plan_object(plan: Plan | NoPlan) -> dict[str, Any]:
             "nearest": [_change_object(change) for change in plan.nearest],
             "exact": not plan.approximate,
             "notes": [plan.why, *([f"not exact: {plan.approximate}"] if plan.approximate else [])],
-            "refused": None if plan.refused is None else {"kind": plan.refused.kind, "said": plan.refused.said},
+            "refused": None if plan.refused is None else {"kind": plan.refused.kind, "said": plan.refused.message},
         }
     return {
         "args": list(plan.args),
@@ -259,8 +259,8 @@ def no_plan_text(plan: NoPlan, width: int = 80) -> str:
     from memplan.output.words import to_text
 
     lines = [plan.why]
-    if plan.refused is not None and plan.refused.mend:
-        lines.append(f"to mend it: {plan.refused.mend}")
+    if plan.refused is not None and plan.refused.fix:
+        lines.append(f"to mend it: {plan.refused.fix}")
     for change in plan.nearest:
         on_host = f" with {change.host_layers} layers on the host" if change.host_layers else ""
         lines.append(f"- {change.change} fits{on_host}:{PASTE}{_shell(change.args)}")

@@ -50,7 +50,7 @@ def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool) -> Iter
         shared = "shared" if row.unified else "each" if row.slots > 1 else ""
         line: list[Cell] = [str(row.slots), f"{e.n_ctx_seq:,}", shared]
         if e.refused is not None:
-            said = ("refused: " + printable(e.refused.said), "red")
+            said = ("refused: " + printable(e.refused.message), "red")
             cells.append([*line, *[""] * (len(computes) + 3), said, mark])
             continue
         used = {device.name: device.compute for device in e.devices}
@@ -94,7 +94,7 @@ def none_fits_line(table: SlotTable) -> str:
     elsewhere = f" on the {table.usual} {table.path}" if any(row.estimate.fits for row in table.rows) else ""
     started = [e for e in rows if e.refused is None]
     if not started:
-        mends = dict.fromkeys(e.refused.mend for e in rows if e.refused is not None and e.refused.mend)
+        mends = dict.fromkeys(e.refused.fix for e in rows if e.refused is not None and e.refused.fix)
         return f"no slot count starts{elsewhere}{': ' if mends else ''}{'; or '.join(map(printable, mends))}"
     said = f"no slot count fits{elsewhere}"
     if not all(e.short for e in started):

@@ -192,5 +192,5 @@ def closing_notes(estimates: Iterable[Estimate]) -> list[str]:
 
 
 def _refusal(refused: Refusal) -> str:
-    said = "" if refused.title == refused.said else f": {refused.said}"
-    return printable(f"{refused.title}{said}" + (f"; {refused.mend}" if refused.mend else ""))
+    said = "" if refused.title == refused.message else f": {refused.message}"
+    return printable(f"{refused.title}{said}" + (f"; {refused.fix}" if refused.fix else ""))

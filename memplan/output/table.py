@@ -119,10 +119,10 @@ def _verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
     refused = estimate.refused
     yield verdict_line(estimate), "bold green" if estimate.fits else "bold red"
     if refused is not None:
-        if refused.title != refused.said:
-            yield f"it says: {refused.said}", ""
-        if refused.mend:
-            yield f"to mend it: {refused.mend}", ""
+        if refused.title != refused.message:
+            yield f"it says: {refused.message}", ""
+        if refused.fix:
+            yield f"to mend it: {refused.fix}", ""
     if not estimate.exact:
         yield f"not exact: {estimate.approximate}", "yellow"
 

@@ -62,7 +62,7 @@ def render_verification(
     predicted = estimate.refused
     if predicted is not None:
         said = f"it does not start: {refusal}" if refusal else "it starts"
-        lines += [f"{program}: {said}", f"memplan: it does not start ({predicted.kind}): {predicted.said}", ""]
+        lines += [f"{program}: {said}", f"memplan: it does not start ({predicted.kind}): {predicted.message}", ""]
         lines += ["they agree" if refusal else "they differ"]
         return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
     lines.append(f"{'MiB':{width}}  {'part':7}  {program:>16}  {'memplan':>12}")

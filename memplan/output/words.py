@@ -64,7 +64,7 @@ def verdict_line(estimate: Estimate) -> str:
     """Whether it fits, and by how much; or that llama.cpp does not start. One line."""
     refused = estimate.refused
     if refused is not None:
-        verb = "aborts" if refused.how == ABORT else "refuses to start"
+        verb = "aborts" if refused.outcome == ABORT else "refuses to start"
         return f"llama.cpp {verb} with these settings: {printable(refused.title)}"
     host = estimate.host
     used = [device for device in estimate.devices if device.used]

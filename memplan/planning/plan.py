@@ -185,7 +185,7 @@ def _shares(costs: LayerCosts, layout: Layout) -> Iterator[Share]:
 
 def _why(search: Search, chosen: Sequence[str]) -> str:
     if search.refused is not None:
-        return f"llama.cpp does not start: {search.refused.said}"
+        return f"llama.cpp does not start: {search.refused.message}"
     known = search.closest()
     if known is None:
         lacks = search.estimate(()).host_lacks

@@ -23,8 +23,8 @@ def test_weights_and_caches_lie_where_llama_cpp_puts_them(case: Case) -> None:
     truth = case["truth"]
     if "error" in truth:
         assert isinstance(found, Refusal)
-        assert (found.kind, found.how, found.said) == (truth["error"], truth["how"], truth["said"])
-        assert found.mend
+        assert (found.kind, found.outcome, found.message) == (truth["error"], truth["how"], truth["said"])
+        assert found.fix
         return
     assert not isinstance(found, Refusal), found
     placement, params, memory = found

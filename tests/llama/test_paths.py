@@ -83,7 +83,7 @@ def test_what_a_release_has_not_got_cannot_be_asked_for(release: str, indexer: P
 def test_no_release_starts_with_weights_spread_by_rows(words: str, release: str, says: str) -> None:
     flags = parse_flags(f"-sm row -np 1 {words}".split(), "server")
     refused = estimate(FLASH, flags, RIG, release).refused
-    assert refused is not None and says in refused.said
+    assert refused is not None and says in refused.message
 
 
 def test_rows_that_are_spread_without_an_abort_are_not_followed() -> None:

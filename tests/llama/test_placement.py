@@ -107,7 +107,7 @@ def test_row_split_is_not_supported_by_cuda() -> None:
     hp, tensors = model("flash-mxfp4")
     found = place(tensors.tensors, hp.n_layer_all, Flags(split_mode="row"), THREE)
     assert isinstance(found, Refusal)
-    assert found.said == "device CUDA0 does not support split buffers"
+    assert found.message == "device CUDA0 does not support split buffers"
     assert set(names(placed(Flags(split_mode="row"), machine()))) == {"CPU"}
 
 
@@ -115,7 +115,7 @@ def test_no_gpu_with_free_memory() -> None:
     hp, tensors = model("flash-mxfp4")
     found = place(tensors.tensors, hp.n_layer_all, Flags(), machine(card(1000, 0)))
     assert isinstance(found, Refusal)
-    assert found.mend
+    assert found.fix
 
 
 def test_token_embeddings_stay_on_the_host() -> None:

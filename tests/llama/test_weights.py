@@ -107,9 +107,9 @@ def test_a_reshaped_row_must_be_whole_blocks() -> None:
 def test_a_tensor_that_nobody_asks_for_is_refused_as_llama_cpp_does() -> None:
     refusal = load(with_tensor(FLASH, "blk.0.attn_k.weight", (64,))).refusal
     assert refusal is not None
-    assert (refusal.kind, refusal.how) == ("tensors-not-of-this-release", "refused")
+    assert (refusal.kind, refusal.outcome) == ("tensors-not-of-this-release", "refused")
     n = len(FLASH.tensors)
-    assert refusal.said == f"wrong number of tensors; expected {n + 1}, got {n}"
+    assert refusal.message == f"wrong number of tensors; expected {n + 1}, got {n}"
 
 
 def test_optional_tensors() -> None:

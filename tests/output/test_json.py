@@ -25,7 +25,7 @@ def test_the_object_has_the_contracts_keys() -> None:
 
 def test_a_refusal_and_a_reason_for_being_inexact() -> None:
     answer = estimate_object(replace(made_up(refused=REFUSAL), approximate="so it is", notes=("a note",)))
-    assert answer["refused"] == {"kind": REFUSAL.kind, "how": REFUSAL.how, "said": REFUSAL.said}
+    assert answer["refused"] == {"kind": REFUSAL.kind, "how": REFUSAL.outcome, "said": REFUSAL.message}
     assert answer["buffers"] == {}
     assert answer["exact"] is False
     assert answer["notes"] == ["not exact: so it is", "a note"]

@@ -79,10 +79,10 @@ def test_no_gpu() -> None:
 def test_a_refusal_shows_kind_words_and_mend_and_no_table() -> None:
     text = render_table(made_up(refused=REFUSAL), width=80)
     assert "refuses to start with these settings: k-v-types-differ" in text
-    assert REFUSAL.said in text
-    assert f"to mend it: {REFUSAL.mend}" in text
+    assert REFUSAL.message in text
+    assert f"to mend it: {REFUSAL.fix}" in text
     assert "weights" not in text
-    assert "aborts" in render_table(made_up(refused=replace(REFUSAL, how="abort")))
+    assert "aborts" in render_table(made_up(refused=replace(REFUSAL, outcome="abort")))
 
 
 def test_what_is_not_exact_or_not_included_is_said() -> None:

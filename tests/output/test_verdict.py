@@ -71,7 +71,7 @@ def test_a_refusal_without_a_name_is_told_in_llama_cpps_words(refused: Refusal, 
     assert verdict_line(estimate) == f"llama.cpp refuses to start with these settings: {said}"
     assert verdict_cell(estimate)[0] == f"refused: {said}"
     text = render_table(estimate)
-    assert text.count(refused.said.split()[0]) == 1
+    assert text.count(refused.message.split()[0]) == 1
     assert "settings: other" not in text
 
 

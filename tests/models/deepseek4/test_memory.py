@@ -115,19 +115,19 @@ def test_contexts_that_are_refused(flags: Flags, kind: str | None, said: str) ->
     refusal = check_context(model("flash-antirez-q2")[0], flags, V0_5_0, one_cache_type=True)
     assert (refusal.kind if refusal else None) == kind
     if refusal:
-        assert said in refusal.said
-        assert refusal.mend
+        assert said in refusal.message
+        assert refusal.fix
 
 
 def test_a_block_that_does_not_divide_the_head() -> None:
     hp = replace(model("flash-antirez-q2")[0], n_embd_head_k_swa=48)
     refusal = check_context(hp, Flags(type_k="q8_0", type_v="q8_0"), V0_5_0)
     assert refusal is not None
-    assert refusal.said == "K cache type q8_0 with block size 32 does not divide n_embd_head_k=48"
+    assert refusal.message == "K cache type q8_0 with block size 32 does not divide n_embd_head_k=48"
     hp = replace(hp, n_ctx_train=0)
     refusal = check_context(hp, Flags(), V0_5_0)
     assert refusal is not None
-    assert "n_ctx_train" in refusal.said
+    assert "n_ctx_train" in refusal.message
 
 
 def test_a_quantised_cache_turns_flash_attention_on() -> None:

@@ -25,7 +25,7 @@ def test_graphs_that_b9842_has_no_room_for(rounds: int, starts: bool) -> None:
         assert found.nodes == (42119, 42119)
         assert found.buffers["CUDA0"].compute == 820356608
     else:
-        assert found.refused.said == "GGML_ASSERT(obj_new) failed"
+        assert found.refused.message == "GGML_ASSERT(obj_new) failed"
 
 
 def test_room_for_a_graph() -> None:
