@@ -123,6 +123,7 @@ def answer(question: Question, plain: bool = False) -> Answer:
     result = found.estimate
     notes = path_notes(model.arch, release, paths) + server_notes(flags, rig) + driver_notes(rig.gpus)
     notes += settings_notes(result, found.weight_use)
+    notes += () if result.refused else model.arch.notes(flags, release)
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
     keys = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)
     graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
@@ -297,6 +298,7 @@ class _Work:
                 bytes=sum(t.nbytes for t in header.tensors.values()),
                 parameters=sum(t.elements for t in header.tensors.values()),
                 n_ctx_train=self.model.hparams.n_ctx_train,
+                own_streams=self.model.arch.own_streams,
             ),
             llama=self.release.name,
             flags=self.flags,

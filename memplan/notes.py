@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from memplan.llama.override_use import WeightUse
-from memplan.releases import find_release
 from memplan.result import DeviceUse, Estimate
 
 _LAYERS = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split"})
@@ -48,17 +47,13 @@ def _slots(estimate: Estimate) -> str:
     if slots == 1 or not context:
         return ""
     unasked = "" if _SLOTS & flags.given or flags.app == "cli" else " (llama-server's choice without -np)"
-    if flags.kv_unified:
-        said = (
+    if flags.kv_unified and estimate.model.own_streams:
+        return (
             f"{slots} slots{unasked}, unified: each keeps caches of the whole context, {_mib(context)} in all;"
             f" with -np 1 caches take about {_mib(context // slots)}"
         )
-        if flags.flash_attn != "off" and not find_release(estimate.llama)[0].masks_follow_attention:
-            said += (
-                f"; and in {estimate.llama} unified slots run without flash attention, over the keys of all slots, so"
-                " compute buffers take many times what they take with -np 1"
-            )
-        return said
+    if flags.kv_unified:
+        return f"{slots} slots{unasked}, unified: they share {estimate.n_ctx} tokens, and one may take all of them"
     return f"{slots} slots{unasked} share the context: {estimate.n_ctx_seq} tokens each"
 
 

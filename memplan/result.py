@@ -92,6 +92,8 @@ class ModelSummary:
     """Elements of all tensors."""
     n_ctx_train: int = 0
     """Tokens of a sequence that the model was trained for (``llama_model_n_ctx_train``); 0 when that is not known."""
+    own_streams: bool = False
+    """Whether each slot keeps caches of its own, also where slots are unified."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from memplan.llama.refusals import Refusal
 from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
 
 MIB = 1 << 20
-MODEL = ModelSummary("DeepSeek-V4-Flash", "deepseek4", "flash.gguf", 82697 * MIB, 284_300_000_000)
+MODEL = ModelSummary("DeepSeek-V4-Flash", "deepseek4", "flash.gguf", 82697 * MIB, 284_300_000_000, own_streams=True)
 RIG = Rig(
     (
         Gpu("NVIDIA GeForce RTX 3090", 24268 * MIB, 23868 * MIB, (8, 6)),

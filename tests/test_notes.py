@@ -23,10 +23,8 @@ def test_one_slot_that_fits_needs_no_note() -> None:
 def test_slots() -> None:
     assert "4 slots (llama-server's choice without -np), unified" in noted(made_up("-c 4096"))
     assert "1,503 MiB in all; with -np 1 caches take about 376 MiB" in noted(made_up("-c 4096"))
-    # compute buffers grow with the slots as well where those have no flash attention
-    assert "compute" not in noted(made_up("-c 4096"))
-    assert "compute buffers take many times" in noted(replace(made_up("-c 4096"), llama="lid-cuda"))
-    assert "compute" not in noted(replace(made_up("-c 4096 -np 2"), llama="lid-cuda"))
+    shared = replace(made_up("-c 4096"), model=replace(MODEL, own_streams=False))
+    assert "unified: they share 4096 tokens" in noted(shared)
     assert noted(made_up("-c 4096 -np 2")) == "2 slots share the context: 2048 tokens each"
     assert "without -np" not in noted(made_up("-c 4096 -np 2 -kvu"))
 

@@ -10,6 +10,7 @@ from typing import Final
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.llama.flag_table import ARITY
 from memplan.llama.flags import Flags
+from memplan.models.deepseek4.switches import switches
 from memplan.releases import BUILDS, LATEST, Indexer, Release, SplitInputs
 from memplan.result import Estimate
 
@@ -84,7 +85,7 @@ SAID: Final[Mapping[str, Meaning]] = {
         "tensors-not-of-this-release",
         "the file has tensors that this build does not know, such as MTP blocks",
         ("take a file without them",),
-        lambda release: release.mtp_tensors,
+        lambda release: switches(release).mtp_tensors,
     ),
     "unknown model architecture": Meaning(
         "architecture-not-of-this-release",

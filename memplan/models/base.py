@@ -119,6 +119,13 @@ class Architecture(ABC, Generic[H]):
         """Why llama.cpp dies while it builds the first graph; None if it does not."""
         return None
 
+    own_streams = False
+    """Whether each slot keeps caches of its own, also where slots are unified."""
+
+    def notes(self, flags: Flags, release: Release) -> tuple[str, ...]:
+        """What to know about these settings that is true of this architecture alone."""
+        return ()
+
     def layers_routed_by_token(self, hp: H) -> int:
         """How many of the first layers choose experts by token: their part of the compute buffer has other holes."""
         return 0
@@ -271,6 +278,13 @@ class PlacedGraphs(Generic[H]):
             *(GATED_DELTA_NET if self.release.gated_delta_net_probe else ()),
             *self.model.arch.probes(self.release, self.paths),
         )
+
+    own_streams = False
+    """Whether each slot keeps caches of its own, also where slots are unified."""
+
+    def notes(self, flags: Flags, release: Release) -> tuple[str, ...]:
+        """What to know about these settings that is true of this architecture alone."""
+        return ()
 
     def layers_routed_by_token(self, hp: H) -> int:
         """How many of the first layers choose experts by token: their part of the compute buffer has other holes."""

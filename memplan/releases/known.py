@@ -23,35 +23,22 @@ B9842 = Release(
         " default) run without flash attention, over the keys of all slots. With a quantised cache only the sliding"
         " window is attended to. A split has at most 30 inputs. -sm row aborts."
     ),
-    mtp_tensors=False,
-    image_routing_bias=False,
     experts_used_by_layer=False,
-    attn_output_a_in_groups=False,
-    adds_compressor_ape=True,
     equal_cache_types=False,
     skips_mtp_blocks=False,
     loads_mtp_biases=True,
     caches_mtp_blocks=True,
     indexer=Indexer.UNFUSED,
-    hyper_connection_ops=False,
     rope_at_offset=False,
     kda_decay_is_factor=False,
     hidden_states_of_all=False,
     gpt_oss_hidden_states_of_all=False,
     mamba_projects_rows=False,
     delta_net_rms_norm=False,
-    swiglu_clamp=False,
-    compressor_snapshots=False,
-    compressor_reads_once=False,
-    ffn_inputs_first=False,
-    rotates_compressed_keys=False,
-    masks_follow_attention=False,
     hybrid_memory=False,
     graphs_followed=True,
-    blocks_over_all_slots=False,
     indexer_probe=False,
     gated_delta_net_probe=True,
-    pins_layer_ends=False,
     clamps_inplace=True,
     split_inputs=SplitInputs.AT_MOST_30,
     sinks_place_attention=True,
@@ -115,7 +102,6 @@ B9924 = replace(
         "With a quantised cache, compressed keys are attended to as well; b9842 left them out. So compute buffers"
         " grow with the context there too. A few more nodes: 33,689 in place of 33,605 with one slot."
     ),
-    rotates_compressed_keys=True,
     cuda_multiplies_dense_rows_only=True,
     cuda_concat=QuantizedConcat.CONTIGUOUS,
     cuda_splits_rows=False,
@@ -132,7 +118,6 @@ B9988 = replace(
         " off: the unfused chain is built, with its two copies of lid_kq."
     ),
     indexer=Indexer.FUSED,
-    masks_follow_attention=True,
     indexer_probe=True,
     cuda_sets_f16_rows=True,
 )
@@ -146,8 +131,6 @@ B10068 = replace(
         "CUDA has the fused indexer: lid_kq is gone, and with it nearly all growth with the context."
         " Hyper-connections have fused ops: 9,448 nodes in place of 33,600. Compressors read their state in one go."
     ),
-    hyper_connection_ops=True,
-    compressor_reads_once=True,
     cuda_indexer=True,
     cuda_concat=QuantizedConcat.WITHIN_STREAMS,
 )
@@ -165,7 +148,6 @@ _B10088 = _read(
     10068,
     "A compressor's position embeddings may have any type that rows can be read of. Before, those in bf16 lay on the"
     " host, as CUDA adds f32 and f16 alone.",
-    adds_compressor_ape=False,
 )
 _B10103 = _read(
     _B10088,
@@ -181,8 +163,6 @@ _B10159 = _read(
     10142,
     "The last node of each layer stays on the layer's device, attention no longer follows its sinks, and what the"
     " feed-forward's hyper-connection hands on is computed before the experts. So there are fewer splits.",
-    ffn_inputs_first=True,
-    pins_layer_ends=True,
     sinks_place_attention=False,
     gpt_oss_hidden_states_of_all=True,
 )
@@ -215,8 +195,6 @@ _B10235 = _read(
     "Compressor states have rollback snapshots, one for each token that speculative decoding drafts, and grow with"
     " them. Files with MTP tensors load. Metal has the fused hyper-connections, and adds f16 masks: before, the unfused"
     " indexer of each layer went to the host for that, in two splits more.",
-    mtp_tensors=True,
-    compressor_snapshots=True,
 )
 _B10240 = _read(_B10235, 10240, 10235, "Metal has the fused indexer.")
 _B10248 = _read(
@@ -231,7 +209,6 @@ _B10289 = _read(
     10289,
     10248,
     "attn_output_a is loaded as one matrix for each group: one node fewer a layer, and nothing for memory.",
-    attn_output_a_in_groups=True,
     loads_mtp_biases=False,
 )
 
@@ -284,12 +261,9 @@ V0_4_0 = replace(
         " reserve holds one more compressed block for each slot. Vulkan has the fused indexer. A"
         " server (RPC) no longer turns pipeline parallelism off."
     ),
-    image_routing_bias=True,
     experts_used_by_layer=True,
-    swiglu_clamp=True,
     kda_decay_is_factor=True,
     mamba_projects_rows=True,
-    blocks_over_all_slots=True,
     indexer_probe=False,
     gated_delta_net_probe=False,
     clamps_inplace=False,

@@ -64,22 +64,9 @@ class Release:
 
     # --- the model (src/llama-model.cpp, src/models/deepseek4.cpp) ---
 
-    mtp_tensors: bool
-    """DeepSeek-V4 files may hold MTP blocks (load_arch_tensors). Before, their tensors were too many to load."""
-
-    image_routing_bias: bool
-    """DeepSeek-V4 files may hold a routing bias for image tokens, ``exp_probs_b_vl`` (load_arch_tensors)."""
-
     experts_used_by_layer: bool
     """Layers may use different numbers of experts, and what is checked is the largest (llama-model.cpp:
     load_hparams)."""
-
-    attn_output_a_in_groups: bool
-    """``attn_output_a`` is loaded as one matrix a group (load_arch_tensors). Before, the graph reshaped it."""
-
-    adds_compressor_ape: bool
-    """Where a compressor's position embeddings may lie is asked with an ADD (llama-arch.cpp: LLM_TENSOR_INFOS). Since,
-    with a GET_ROWS."""
 
     equal_cache_types: bool
     """DeepSeek-V4 refuses K and V caches of different types, and a quantised V cache turns flash attention on where
@@ -100,9 +87,6 @@ class Release:
 
     indexer: Indexer
     """The indexer's forms."""
-
-    hyper_connection_ops: bool
-    """Hyper-connections have ops of their own: pre, comb and post (build_hc_pre, build_hc_post)."""
 
     rope_at_offset: bool
     """Rotary positions turn the end of each head in place (ggml_rope_set_offset). Before, each head was cut in two
@@ -127,38 +111,9 @@ class Release:
     """Keys and queries of gated delta nets are made of length one by an RMS norm and a scale (models.h:
     build_gdn_l2_norm). Before, by an L2 norm."""
 
-    swiglu_clamp: bool
-    """A gated unit with limits is one op (build_moe_ffn, build_ffn). Before, both sides were clamped first."""
-
-    compressor_snapshots: bool
-    """Compressors restore and keep snapshots of their state (dsv4_build_state_restore, ..._snapshot), and what a batch
-    leaves is written after the graph so far. Before, a sum over the compressed keys held that write back
-    (dsv4_with_zero_dep)."""
-
-    compressor_reads_once: bool
-    """Overlapping blocks read their rows of the state in one go (build_overlap_compressed_kv_from_state). Before, the
-    halves were read one by one."""
-
-    ffn_inputs_first: bool
-    """What the feed-forward's hyper-connection hands on is computed before the experts (graph::graph)."""
-
-    rotates_compressed_keys: bool
-    """With a quantised cache, compressed keys are rotated like the others (build_csa_lid_attention, ...), and rotations
-    work on rows (llama_mul_mat_hadamard). Before, such a cache left every layer with attention over the raw window
-    alone (build_attention)."""
-
     hybrid_memory: bool
     """DeepSeek-V4's caches are a hybrid memory, one sliding cache and recurrent states, with compressed keys beside it
     (src/llama-memory-hybrid-iswa.cpp of antirez' fork)."""
-
-    masks_follow_attention: bool
-    """Masks have the type that attention takes: f16 with flash attention (dsv4_build_comp_inputs). Before, those of
-    compressed keys were f32, cast layer by layer, and unified slots never used flash attention
-    (dsv4_build_kq_zero_bias)."""
-
-    blocks_over_all_slots: bool
-    """A reserve counts the blocks that a batch can close over all slots together; before, slot by slot
-    (llama-kv-cache-dsv4.cpp: dsv4_build_reserve_comp_plan)."""
 
     # --- the context (src/llama-context.cpp) ---
 
@@ -172,9 +127,6 @@ class Release:
 
     gated_delta_net_probe: bool
     """Graphs are split to probe for the gated delta net, whatever the model (resolve_fused_ops)."""
-
-    pins_layer_ends: bool
-    """The last node of each layer is pinned to the layer's device, as norms are (graph_get_cb)."""
 
     # --- ggml's ops and scheduler (ggml.c, ggml-backend.cpp) ---
 

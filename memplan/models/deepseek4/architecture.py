@@ -12,6 +12,7 @@ from memplan.models.deepseek4.graph import DeepSeek4Graph
 from memplan.models.deepseek4.hparams import CSA_RATIO, DeepSeek4HParams, load_hparams
 from memplan.models.deepseek4.hybrid_memory import hybrid_memory
 from memplan.models.deepseek4.memory import DeepSeek4Memory, create_memory
+from memplan.models.deepseek4.switches import switches
 from memplan.models.deepseek4.tensors import wanted
 from memplan.releases import Indexer, Release
 
@@ -56,14 +57,14 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
         fused = set()
         if release.indexer is not Indexer.UNFUSED and paths["indexer"] != "unfused":
             fused.add(LIGHTNING_INDEXER.op)
-        if release.hyper_connection_ops and paths["hyper-connections"] != "unfused":
+        if switches(release).hyper_connection_ops and paths["hyper-connections"] != "unfused":
             fused |= {probe.op for probe in HYPER_CONNECTIONS}
         return frozenset(fused)
 
     def probes(self, release: Release, paths: Paths) -> tuple[Probe, ...]:
         """What is neither asked for nor ruled out is tried."""
         indexer = release.indexer_probe and paths["indexer"] == "auto"
-        hyper_connections = release.hyper_connection_ops and paths["hyper-connections"] == "auto"
+        hyper_connections = switches(release).hyper_connection_ops and paths["hyper-connections"] == "auto"
         return (*((LIGHTNING_INDEXER,) if indexer else ()), *(HYPER_CONNECTIONS if hyper_connections else ()))
 
     def one_cache_type(self, hp: DeepSeek4HParams, release: Release) -> bool:
@@ -93,6 +94,18 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
         if any(head < hp.n_rot() for head in heads):
             return died("n_embd_head >= n_embd_head_rope")
         return None
+
+    own_streams = True
+
+    def notes(self, flags: Flags, release: Release) -> tuple[str, ...]:
+        """What unified slots cost before masks followed attention."""
+        unified = flags.kv_unified and flags.n_parallel > 1 and flags.flash_attn != "off"
+        if not unified or switches(release).masks_follow_attention:
+            return ()
+        return (
+            f"in {release.name} unified slots run without flash attention, over the keys of all slots, so compute"
+            " buffers take many times what they take with -np 1",
+        )
 
     def layers_routed_by_token(self, hp: DeepSeek4HParams) -> int:
         """Those of ``ffn_gate_tid2eid``."""

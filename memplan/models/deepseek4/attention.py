@@ -23,7 +23,7 @@ class Attention(LightningIndexer):
     def attend_to(self, q: Tensor, kv: Tensor, qr: Tensor, cur: Tensor, ratio: int, il: int) -> Tensor:
         """One layer's attention of its kind (``build_raw_attention``, ``build_csa_lid_attention``, ...)."""
         hp, graph, rot = self.hp, self.graph, self.raw_rot
-        if rot is not None and not self.release.rotates_compressed_keys:
+        if rot is not None and not self.switches.rotates_compressed_keys:
             ratio = 0
         top_k = self.lid_top_k(qr, cur, il) if ratio == CSA_RATIO else None
         if rot is not None:
@@ -53,14 +53,14 @@ class Attention(LightningIndexer):
         # a bias of nothing keeps unified slots from flash attention (dsv4_build_kq_zero_bias)
         bias = "FLASH_ATTN" in self.fused and not self.masks.flash
         out = self.build_attn_mha(q, k, k, mask, il, sinks=sinks, n_kv_max=n_kv_max, bias=bias)
-        if rot is not None and self.release.rotates_compressed_keys:
+        if rot is not None and self.switches.rotates_compressed_keys:
             out = self.hadamard(out, rot)
         return self.cb(out, name, il)
 
     def output_a(self, il: int) -> Tensor:
         """The first output projection, a matrix a group."""
         w = self.w(il, "attn_output_a")
-        if self.release.attn_output_a_in_groups:
+        if self.switches.attn_output_a_in_groups:
             return w
         return ops.reshape(w, w.ne[0], self.hp.o_lora_rank, self.hp.o_group_count)
 

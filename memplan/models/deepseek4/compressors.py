@@ -48,7 +48,7 @@ class Compressors(States):
         """``build_overlap_compressed_kv_from_state``: each block also reads the one before."""
         kv_state = self.append_zero_row(kv_state)
         score_state = self.append_zero_row(score_state)
-        halves = self.halves_read_once if self.release.compressor_reads_once else self.halves_read_apart
+        halves = self.halves_read_once if self.switches.compressor_reads_once else self.halves_read_apart
         (kv_prev, kv_cur), (score_prev, score_cur) = halves((kv_state, score_state), inp, n)
         self.cb(kv_prev, name, il)
         self.cb(score_prev, name, il)

@@ -35,7 +35,7 @@ class DeepSeek4Graph(HyperConnections, Attention):
         n_kv, n_stream = self.cells(raw)
         self.raw_mask = ops.new_input(masks.raw, n_kv, n // n_stream, 1, n_stream, name="attn_inp_kq_mask")
         self.raw_rot = k_rot(raw)
-        rotated = self.release.rotates_compressed_keys
+        rotated = self.switches.rotates_compressed_keys
         self.csa = self.comp_inputs(memory.keys("csa"), memory.state("csa"), masks.compressed, rotated)
         self.hca = self.comp_inputs(memory.keys("hca"), memory.state("hca"), masks.compressed, rotated)
         self.lid = self.comp_inputs(memory.keys("lid"), memory.state("lid"), masks.indexer, rotated=True)
@@ -64,7 +64,7 @@ class DeepSeek4Graph(HyperConnections, Attention):
         mid = yield self.cb(self.hc_post(cur, inp, post, comb, il), "hc_attn_post", il)
         cur, post, comb = self.hc_pre(mid, "ffn", il)
         self.cb(cur, "hc_ffn_pre", il)
-        if self.release.ffn_inputs_first:
+        if self.switches.ffn_inputs_first:
             for t in (mid, post, comb):
                 graph.expand(t)
         cur = self.cb(self.norm(cur, self.w(il, "ffn_norm"), il), "ffn_norm", il)

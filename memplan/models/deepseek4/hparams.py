@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memplan.errors import shown
 from memplan.llama.hparams import HParams, common
 from memplan.llama.keys import Keys
+from memplan.models.deepseek4.switches import switches
 
 if TYPE_CHECKING:
     from memplan.releases import Release
@@ -59,7 +60,7 @@ def load_hparams(k: Keys, release: Release) -> DeepSeek4HParams:
     """``load_arch_hparams``. Raises MissingKey and BadHyperParameter."""
     fields = common(k, release)
     n_all, n_expert = fields["n_layer_all"], fields["n_expert"]
-    nextn = fields["n_layer_nextn"] if release.mtp_tensors else 0
+    nextn = fields["n_layer_nextn"] if switches(release).mtp_tensors else 0
     if nextn and f"blk.{n_all - nextn}.nextn.eh_proj.weight" not in k.header.tensors:
         nextn = 0
     for key in ("attention.head_count", "attention.head_count_kv", "expert_used_count", "expert_feed_forward_length"):

@@ -13,6 +13,7 @@ from memplan.ggml import ops
 from memplan.gguf.types import F16, F32, I32, I64, GGMLType
 from memplan.llama.memory.kv import cells_read
 from memplan.models.deepseek4.hparams import CSA_RATIO
+from memplan.models.deepseek4.switches import switches
 from memplan.releases import Indexer, Release
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class MaskTypes:
 
 def mask_types(release: Release, fused: Fused, kv_unified: bool, n_seqs: int) -> MaskTypes:
     """The masks of one graph (``dsv4_build_raw_kq_mask``, ``dsv4_build_comp_inputs``)."""
-    if release.masks_follow_attention:
+    if switches(release).masks_follow_attention:
         both = F16 if "FLASH_ATTN" in fused else F32
         masked = "LIGHTNING_INDEXER" in fused and release.indexer is Indexer.FUSED
         return MaskTypes("FLASH_ATTN" in fused, both, both, F16 if masked else F32)
@@ -47,7 +48,7 @@ def mask_types(release: Release, fused: Fused, kv_unified: bool, n_seqs: int) ->
 
 def n_blocks(release: Release, batch: Batch, ratio: int) -> int:
     """Blocks that a batch closes (``dsv4_build_reserve_comp_plan``; of a batch that is known ``..._comp_plan``)."""
-    if release.blocks_over_all_slots and batch.filled is None:
+    if switches(release).blocks_over_all_slots and batch.filled is None:
         # every sequence may end within a block of its own
         return batch.n_tokens // ratio + max(1, batch.n_seqs)
     each = batch.n_tokens // batch.n_seqs

@@ -16,6 +16,7 @@ from memplan.gguf.types import F32
 from memplan.llama.memory.base import Cache, CacheTensor, Memory
 from memplan.llama.memory.kv import KVCache, pad_cells, window_cells
 from memplan.models.deepseek4.hparams import CSA_RATIO, HCA_RATIO, DeepSeek4HParams
+from memplan.models.deepseek4.switches import switches
 
 if TYPE_CHECKING:
     from memplan.llama.memory.kv import CacheBuilder
@@ -90,7 +91,7 @@ def create_memory(hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -
     hca = [il for il in range(hp.n_layer_all) if hp.compress_ratios[il] == HCA_RATIO]
     head, lid, n_ctx = hp.n_embd_head_k(), hp.indexer_head_size, build.params.n_ctx_seq
     width, csa_size = head * hp.n_head_kv[0], compressed_size(n_ctx, CSA_RATIO)
-    n_rs_seq = build.n_rs_seq if release.compressor_snapshots else 0
+    n_rs_seq = build.n_rs_seq if switches(release).compressor_snapshots else 0
 
     def cache(name: str, layers: Iterable[int], width: int, size: int) -> KVCache:
         n_stream, suffix = build.params.n_seq_max, f"@{name}" if name else ""

@@ -9,6 +9,7 @@ from memplan.ggml.tensor import Tensor
 from memplan.models.base import ModelGraph
 from memplan.models.deepseek4.hparams import DeepSeek4HParams
 from memplan.models.deepseek4.rope import rope_and_join, rope_at_offset
+from memplan.models.deepseek4.switches import Switches, switches
 
 if TYPE_CHECKING:
     from memplan.models.deepseek4.memory import DeepSeek4Memory
@@ -20,11 +21,16 @@ class Pieces(ModelGraph[DeepSeek4HParams]):
     memory: DeepSeek4Memory
     inp_pos: Tensor
 
+    @property
+    def switches(self) -> Switches:
+        """What the release does for this architecture alone."""
+        return switches(self.release)
+
     def last_of_layer(self, t: Tensor, il: int) -> Tensor:
         """A layer's result, which the callback pins to the layer's device where the release does so."""
-        if self.release.pins_layer_ends:
+        if self.switches.pins_layer_ends:
             self.pinned.append((t, il))
-        return self.cb(t, "l_last" if self.release.pins_layer_ends else "l_out", il)
+        return self.cb(t, "l_last" if self.switches.pins_layer_ends else "l_out", il)
 
     def rope_end(self, cur: Tensor, pos: Tensor, turned: str = "", back: bool = False) -> Tensor:
         """Rotary positions on the last ``n_rot`` elements of each head; ``turned`` names them where they are apart."""
@@ -34,7 +40,7 @@ class Pieces(ModelGraph[DeepSeek4HParams]):
 
     def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
         """Heads turned by a Hadamard matrix: in rows (``llama_mul_mat_hadamard``) or, before, as they are."""
-        if self.release.rotates_compressed_keys:
+        if self.switches.rotates_compressed_keys:
             return super().hadamard(cur, rot)
         return ops.mul_mat(rot, cur)
 
@@ -44,7 +50,7 @@ class Pieces(ModelGraph[DeepSeek4HParams]):
 
     def limited_swiglu(self, gate: Tensor, up: Tensor, limit: float, name: str, il: int) -> Tensor:
         """SwiGLU with limits, in one op or, before, from three."""
-        if self.release.swiglu_clamp:
+        if self.switches.swiglu_clamp:
             return ops.glu(gate, up, "SWIGLU_CLAMP", limit)
         up = self.cb(self.clamp(up), f"{name}_up_clamped", il)
         gate = self.cb(self.clamp(gate), f"{name}_gate_clamped", il)

@@ -25,7 +25,7 @@ class States(Pieces):
     def state(self, which: str, part: str, il: int) -> Tensor:
         """The state's rows: of all streams and snapshots (``get_kv_all``); before snapshots, reshaped (``get_kv``)."""
         t = self.leaf(f"dsv4_{which}_state_{part}", il)
-        if self.release.compressor_snapshots:
+        if self.switches.compressor_snapshots:
             return ops.view_2d(t, t.ne[0], t.ne[1] * t.ne[2], t.nb[1], 0)
         return ops.reshape(t, t.ne[0], t.ne[1] * t.ne[2])
 
@@ -44,7 +44,7 @@ class States(Pieces):
 
     def with_new_rows(self, which: str, carried: Tensor, new: Tensor) -> Tensor:
         """The state's current rows, snapshots left out, with the batch's new ones behind them."""
-        if not self.release.compressor_snapshots:
+        if not self.switches.compressor_snapshots:
             return ops.concat(carried, new, 1)
         state = self.memory.state("hca") if which == "hca" else self.memory.state("csa")
         n_rows = state.state_size * state.n_stream
@@ -60,7 +60,7 @@ class States(Pieces):
         il: int,
     ) -> None:
         """What the next batch needs goes into the state: the rows ``new``, once ``comp`` is computed."""
-        if not self.release.compressor_snapshots:
+        if not self.switches.compressor_snapshots:
             new = self.held_back(new[0], comp), self.held_back(new[1], comp)
         elif inp.state_snapshot is not None:
             for part, old, cur in zip(PARTS, carried, new, strict=True):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan.llama.weights import Wanted
 from memplan.models.deepseek4.hparams import CSA_RATIO
+from memplan.models.deepseek4.switches import switches
 
 if TYPE_CHECKING:
     from memplan.models.deepseek4.hparams import DeepSeek4HParams
@@ -50,7 +51,7 @@ def _attention(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Want
     yield Wanted(p + "attn_q_b.weight", (q, heads * d))
     yield Wanted(p + "attn_kv.weight", (e, d))
     yield Wanted(p + "attn_kv_a_norm.weight", (d,))
-    in_groups, flat = release.attn_output_a_in_groups, (heads * d // groups, lora * groups)
+    in_groups, flat = switches(release).attn_output_a_in_groups, (heads * d // groups, lora * groups)
     output_a = (heads * d // groups, lora, groups) if in_groups else flat
     yield Wanted(p + "attn_output_a.weight", output_a, reshape=in_groups, stored=flat)
     yield Wanted(p + "attn_output_b.weight", (groups * lora, e))
@@ -67,7 +68,7 @@ def _compressors(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Wa
         return
     e, d, i, p = hp.n_embd, hp.n_embd_head_k(), hp.indexer_head_size, f"blk.{il}."
     coff = 2 if ratio == CSA_RATIO else 1
-    ape = "ADD" if release.adds_compressor_ape else "GET_ROWS"
+    ape = "ADD" if switches(release).adds_compressor_ape else "GET_ROWS"
     yield from _compressor(p + "attn", e, coff * d, d, ratio, ape)
     if ratio == CSA_RATIO:
         yield Wanted(p + "indexer.proj.weight", (e, hp.indexer_n_head))
@@ -89,7 +90,7 @@ def _ffn(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Wanted]:
         yield Wanted(p + "ffn_gate_tid2eid.weight", (hp.n_expert_used[0], hp.n_vocab))
     else:
         yield Wanted(p + "exp_probs_b.bias", (n,))
-    if release.image_routing_bias:
+    if switches(release).image_routing_bias:
         yield Wanted(p + "exp_probs_b_vl.bias", (n,), optional=True)
     yield Wanted(p + "ffn_norm.weight", (e,))
     yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))

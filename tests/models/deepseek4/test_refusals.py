@@ -35,3 +35,12 @@ def test_room_for_a_graph() -> None:
         check_size(1944, 1700, 354, 250)
     with pytest.raises(GraphTooLargeError, match="obj_new"):
         check_size(1944, 1900, 300, 250)
+
+
+def test_what_unified_slots_cost_before_masks_followed_attention() -> None:
+    def notes(words: str, release: str) -> str:
+        return "; ".join(estimate(FLASH, parse_flags(words.split()), parse_gpus(["RTX PRO 6000"]), release).notes)
+
+    assert "without flash attention" in notes("-c 4096", "b9842")
+    assert "without flash attention" not in notes("-c 4096 -np 2", "b9842")
+    assert "without flash attention" not in notes("-c 4096", "v0.5.0")
