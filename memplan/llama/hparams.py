@@ -184,6 +184,23 @@ def common(k: Keys, release: Release) -> dict[str, Any]:
     }
 
 
+def swa_pattern(k: Keys, fields: Mapping[str, Any], period: int) -> tuple[bool, ...]:
+    """Which layers slide: as the file says, or all but each ``period``-th (``load_swa_pattern``)."""
+    n_all = fields["n_layer_all"]
+    n_layer = n_all - fields["n_layer_nextn"]
+    key = "attention.sliding_window_pattern"
+    if isinstance(k.value(key), tuple | SkippedArray):
+        return swa_layers(k, n_all)
+    period = k.u32(key, period)
+    return tuple([il < n_layer and (period == 0 or il % period < period - 1) for il in range(n_all)])
+
+
+def swa_layers(k: Keys, n_all: int) -> tuple[bool, ...]:
+    """Which layers slide, by an array that may be shorter or longer (``get_arr``)."""
+    given = k.bits("attention.sliding_window_pattern")
+    return tuple([*given, *(False,) * n_all][:n_all])
+
+
 def _n_vocab(metadata: Mapping[str, object], k: Keys) -> int:
     """Tokens of the vocabulary: the token list's length, or ``vocab_size`` where there is no tokenizer.
 

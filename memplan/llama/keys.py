@@ -165,6 +165,16 @@ class Keys:
         self._check_type(key, *_ARRAY_TYPES[int])
         return tuple(self._as_u32(key, v) for v in items)
 
+    def bits(self, key: str) -> tuple[bool, ...]:
+        """An array of what is true or false, or of numbers that stand for it (``get_arr``)."""
+        items = self._array(key, self._required(key))
+        if items is None:
+            raise self.fault(key, "expected an array")
+        if len(items) > MAX_LAYERS:
+            raise self.fault(key, f"{len(items)} elements, more than the {MAX_LAYERS} llama.cpp holds")
+        self._check_type(key, *_ARRAY_TYPES[bool if items and isinstance(items[0], bool) else int])
+        return tuple(bool(v) for v in items)
+
     def check(self, ok: bool, said: str) -> None:
         """Raises BadHyperParameter where llama.cpp would stop with an assertion or an error of its own."""
         if not ok:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from memplan.llama.graph.attention import Attention, AttnInputs
+from memplan.llama.graph.attention import AttnInputs
 from memplan.llama.graph.base import Crossing, GraphBase, H, Source
 from memplan.llama.graph.feed_forward import FeedForward
+from memplan.llama.graph.iswa import IswaAttention, IswaInputs
 
-__all__ = ["AttnInputs", "Crossing", "GraphBase", "GraphContext", "Source"]
+__all__ = ["AttnInputs", "Crossing", "GraphBase", "GraphContext", "IswaInputs", "Source"]
 
 
-class GraphContext(Attention[H], FeedForward[H]):
+class GraphContext(IswaAttention[H], FeedForward[H]):
     """What an architecture's graph is built with; see ``memplan.models.base`` for what it adds."""

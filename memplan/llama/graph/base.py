@@ -216,9 +216,17 @@ class GraphBase(Generic[H]):
     def build_output(self, cur: Tensor) -> Tensor:
         """The last norm and the logits, which end most graphs."""
         cur = self.cb(self.norm(cur, self.leaf("output_norm.weight"), -1), "result_norm", -1)
-        cur = self.cb(self.mm(-1, "output", cur), "result_output", -1)
+        cur = self.cb(self.logits(self.mm(-1, "output", cur)), "result_output", -1)
         self.graph.expand(cur)
         return cur
+
+    def logits(self, cur: Tensor) -> Tensor:
+        """What is made of the last product; nothing by default."""
+        return cur
+
+    def softcapped(self, cur: Tensor) -> Tensor:
+        """Logits held within limits, smoothly."""
+        return ops.scale(ops.unary(ops.scale(cur), "TANH"))
 
     def build_output_of_all(self, cur: Tensor, out_ids: Tensor) -> Tensor:
         """The same where drafts read the last norm of all tokens; the logits are of those that are asked for."""

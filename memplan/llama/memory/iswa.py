@@ -1,0 +1,32 @@
+"""Two caches: one for layers with full attention, one for layers that attend to a window (``llama_kv_cache_iswa``).
+
+Follows src/llama-kv-cache-iswa.cpp (constructor, ``state_write``) and src/llama-model.cpp (``create_memory``), v0.5.0;
+releases from b9842 on do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memplan.llama.hparams import HParams
+from memplan.llama.memory.base import Memory
+from memplan.llama.memory.kv import CacheBuilder, KVCache, window_cells
+
+
+def iswa_memory(build: CacheBuilder, reuse: Mapping[int, int] | None = None) -> Memory:
+    """A cache for the layers that the model runs, ``swa`` for those that slide; ``reuse``: layers without their own."""
+    hp, params = build.hp, build.params
+    shared = reuse or {}
+    size = window_cells(hp.n_swa, build, params.n_seq_max if params.kv_unified else 1)
+
+    def cache(name: str, cells: int | None, sliding: bool) -> KVCache:
+        layers = [il for il in range(hp.n_layer) if hp.slides(il) is sliding]
+        own = [il for il in layers if il not in shared]
+        return build.kv(own, cells, name=name, reuse={il: shared[il] for il in layers if il in shared})
+
+    return Memory({"kv": cache("", None, False), "swa": cache("swa", size, True)})
+
+
+def window_bytes(memory: Memory, hp: HParams, n_ctx_seq: int) -> int:
+    """Bytes of one slot's keys and values within the window: what llama-server keeps of them in a checkpoint."""
+    return sum(t.type.row_size(t.ne[0]) for t in memory.caches["swa"].tensors) * min(hp.n_swa, n_ctx_seq)

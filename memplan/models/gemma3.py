@@ -1,0 +1,127 @@
+"""Gemma 3: five layers that slide to each with full attention, norms around both parts of a layer.
+
+Follows src/models/gemma3.cpp, v0.5.0; releases from b9842 on do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.ggml import ops
+from memplan.llama.graph import AttnInputs, IswaInputs
+from memplan.llama.hparams import HParams, common, swa_pattern
+from memplan.llama.memory.base import Memory
+from memplan.llama.memory.iswa import iswa_memory, window_bytes
+from memplan.llama.memory.kv import kv_memory
+from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.models.base import Architecture, Cuts, ModelGraph
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
+    from memplan.llama.keys import Keys
+    from memplan.llama.memory.kv import CacheBuilder
+    from memplan.releases import Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma3HParams(HParams):
+    """``softcaps``: whether logits are held within limits."""
+
+    softcaps: bool
+
+
+class Gemma3Graph(ModelGraph[Gemma3HParams]):
+    """``llama_model_gemma3::graph``."""
+
+    inp_attn: AttnInputs | IswaInputs
+
+    def head(self) -> Tensor:
+        """Embeddings, scaled."""
+        cur = self.cb(ops.scale(self.build_inp_embd()), "inp_scaled", -1)
+        self.inp_pos = self.build_inp_pos()
+        self.inp_attn = self.build_attn_inp_kv_iswa() if self.hp.n_swa else self.build_attn_inp_kv(self.kv_cache())
+        self.inp_out_ids = self.build_inp_out_ids()
+        return cur
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """Attention, then the feed-forward part."""
+        (inp,) = given
+        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
+        q, k, v = self.build_qkv(cur, il)
+        q = self.cb(self.norm(q, self.w(il, "attn_q_norm"), il), "Qcur_normed", il)
+        q = self.cb(self.rope(q, self.inp_pos, il), "Qcur", il)
+        k = self.cb(self.norm(k, self.w(il, "attn_k_norm"), il), "Kcur_normed", il)
+        k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
+        q = ops.scale(q)
+        cur = self.attention(q, k, v, il)
+        if self.is_last(il):
+            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur = self.cb(self.norm(cur, self.w(il, "post_attention_norm"), il), "attn_post_norm", il)
+        sa_out = yield self.cb(ops.add(cur, inp), "sa_out", il)
+        cur = self.cb(self.norm(sa_out, self.w(il, "ffn_norm"), il), "ffn_norm", il)
+        cur = self.cb(self.build_ffn(cur, il, "GELU"), "ffn_out", il)
+        cur = self.cb(self.norm(cur, self.w(il, "post_ffw_norm"), -1), "ffn_post_norm", il)
+        return self.cb(ops.add(cur, sa_out), "l_out", il)
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, il: int) -> Tensor:
+        """Over one cache or over two."""
+        if isinstance(self.inp_attn, AttnInputs):
+            return self.build_attn(self.inp_attn, q, k, v, il)
+        return self.build_attn_iswa(self.inp_attn, q, k, v, il)
+
+    def logits(self, cur: Tensor) -> Tensor:
+        """Within limits, where the model says so."""
+        return self.softcapped(cur) if self.hp.softcaps else cur
+
+
+class Gemma3(Architecture[Gemma3HParams]):
+    """``llama_model_gemma3``."""
+
+    name = "gemma3"
+    graph = Gemma3Graph
+
+    def load_hparams(self, k: Keys, release: Release) -> Gemma3HParams:
+        """``load_arch_hparams``."""
+        fields = common(k, release)
+        fields["n_swa"] = k.u32("attention.sliding_window", 0)
+        if fields["n_swa"]:
+            fields["is_swa"] = swa_pattern(k, fields, 6)
+        softcaps = k.f32("final_logit_softcapping", 0.0) != 0
+        k.f32("attention.layer_norm_rms_epsilon")
+        return Gemma3HParams(**fields, softcaps=softcaps)
+
+    def tensors(
+        self, hp: Gemma3HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        e, head = hp.n_embd, hp.n_embd_head_k()
+        yield Wanted("token_embd.weight", (e, hp.n_vocab))
+        yield Wanted("output_norm.weight", (e,))
+        yield from tied_output(have, e, hp.n_vocab)
+        for il in range(hp.n_layer):
+            p, wide, ff = f"blk.{il}.", head * hp.n_head[il], hp.n_ff[il]
+            yield Wanted(p + "attn_norm.weight", (e,))
+            yield from qkv(have, il, e, wide, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
+            yield Wanted(p + "attn_output.weight", (wide, e))
+            yield Wanted(p + "post_attention_norm.weight", (e,))
+            yield Wanted(p + "attn_k_norm.weight", (head,))
+            yield Wanted(p + "attn_q_norm.weight", (head,))
+            yield Wanted(p + "ffn_norm.weight", (e,))
+            yield Wanted(p + "ffn_gate.weight", (e, ff))
+            yield Wanted(p + "ffn_up.weight", (e, ff))
+            yield Wanted(p + "ffn_down.weight", (ff, e))
+            yield Wanted(p + "post_ffw_norm.weight", (e,))
+
+    def memory(self, hp: Gemma3HParams, build: CacheBuilder, release: Release) -> Memory:
+        """Two caches, or one where no layer slides."""
+        return iswa_memory(build) if hp.n_swa else kv_memory(build)
+
+    def checkpoint(self, hp: Gemma3HParams, memory: Memory, n_ctx_seq: int) -> int:
+        """What slides."""
+        return window_bytes(memory, hp, n_ctx_seq) if hp.n_swa else 0
+
+
+ARCHITECTURE = Gemma3()
