@@ -167,6 +167,21 @@ def devices() -> Schema:
     )
 
 
+def cards() -> Schema:
+    """``memplan devices --known --json``."""
+    card = entry(
+        "a card",
+        name=text("the name that --gpu takes"),
+        maker=text("who makes it"),
+        backend=text("its backend unless another is asked for, as llama.cpp's device names begin"),
+        total_mib=maybe(number("MiB; null where only its owner knows")),
+        bandwidth_gb_s=maybe(number("its memory's peak", None)),
+        multiprocessors=maybe(number("of a CUDA device")),
+        compute_capability=maybe(text("of a CUDA device: 8.6")),
+    )
+    return entry("the cards that memplan knows", cards=many(card, "by maker"))
+
+
 def diagnosis() -> Schema:
     """``memplan diagnose --json``."""
     failed = entry(
@@ -273,7 +288,7 @@ def rig() -> Schema:
 
 
 _ALL = (
-    estimate, sweep, largest, explanation, slots, paths, comparison, plan, devices, diagnosis, verification, rig,
+    estimate, sweep, largest, explanation, slots, paths, comparison, plan, devices, cards, diagnosis, verification, rig,
 )  # fmt: skip
 SCHEMAS = {make.__name__: make for make in _ALL}
 

@@ -143,6 +143,10 @@ def test_devices() -> None:
         assert list(faults(devices_object(machine), schema("devices"))) == []
 
 
+def test_known_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(faults(printed(capsys, "devices", "--known"), schema("cards"))) == []
+
+
 def test_rig_files() -> None:
     rig = json.loads((TOP / "examples" / "mixed.json").read_text(encoding="utf-8"))
     assert list(faults(rig, schema("rig"))) == []

@@ -23,10 +23,14 @@ Usage: memplan devices [options]
   memplan estimate and memplan plan take them when no --gpu is given.
 
   Asked are llama-server --list-devices, if one is on PATH; else NVIDIA's driver
-  (with the nvml extra: pip install 'memplan[nvml]'); else AMD's, in sysfs.
+  (with the nvml extra: pip install 'memplan[nvml]'); else AMD's, in sysfs. What
+  Vulkan's drivers allow is asked of vulkaninfo, where that is installed.
 
 Options:
   --server FILE      the llama-server to ask
+  --vulkaninfo FILE  the devices in what vulkaninfo said, on any machine: its
+                     text, or its JSON (vulkaninfo --json) for limits alone
+  --known            list every card that --gpu knows by name
   -o, --output FILE  write a rig file for --rig: JSON if its name ends in .json,
                      TOML otherwise. In place of one that memplan wrote, too
   --force            write it in place of any other file but a model
@@ -37,6 +41,7 @@ Examples:
   memplan devices
   memplan devices --json
   memplan devices -o this-machine.toml
+  memplan devices --known
 
 Exit status: 0 answered, 2 bad input (one line says what).
 """
@@ -46,14 +51,26 @@ _MIB: Final = 1 << 20
 
 def run(argv: Sequence[str]) -> int:
     """Print what was found; the exit status. Raises MemplanError."""
-    options = read_options(argv, "devices", values=("--server", "-o --output"), switches=("--json", "--force"))
+    options = read_options(
+        argv,
+        "devices",
+        values=("--server", "--vulkaninfo", "-o --output"),
+        switches=("--known", "--json", "--force"),
+    )
     if options.help:
         sys.stdout.write(HELP)
         return 0
+    if "--known" in options:
+        alone = [word for word in options.values if word not in ("--known", "--json")]
+        if alone:
+            raise FlagError(f"--known lists cards and looks at no machine: leave {alone[0]} out")
+        return _list_known("--json" in options)
 
     from memplan.machine.detect import detect
 
-    server = options.get("--server")
+    server, said = options.get("--server"), options.get("--vulkaninfo")
+    if said is not None and server is not None:
+        raise FlagError("--server and --vulkaninfo: give one of them")
     if server == "":
         raise FlagError("--server: an empty name; is a variable of the shell not set?")
     server = server or ""
@@ -62,11 +79,14 @@ def run(argv: Sequence[str]) -> int:
         from memplan.outfile import check_output
         from memplan.rig_file import RIG
 
-        check_output(path, RIG, [server], force=force)
+        check_output(path, RIG, [server, said or ""], force=force)
     elif force:
         raise FlagError("--force is for the file of -o FILE")
-    with waiting("llama-server --list-devices"):
-        machine = detect(server)
+    if said is not None:
+        machine = _from_vulkaninfo(said)
+    else:
+        with waiting("llama-server --list-devices"):
+            machine = detect(server)
     if path is not None:
         if not machine.rig.gpus and machine.rig.host_total is None:
             raise RigError(
@@ -77,7 +97,7 @@ def run(argv: Sequence[str]) -> int:
 
         about = f"from {machine.source}" if machine.rig.gpus else "no GPU found"
         text = write_rig(machine.rig, json=path.lower().endswith(".json"), about=about)
-        write_output(path, text.encode(), RIG, inputs=[server], force=force)
+        write_output(path, text.encode(), RIG, inputs=[server, said or ""], force=force)
         count = len(machine.rig.gpus)
         gpus = f"{count} GPU{'s' * (count > 1)}" if count else "no GPU"
         print(f"{path}: a rig file of {gpus}; memplan estimate takes it with --rig", file=sys.stderr)
@@ -87,6 +107,25 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(json.dumps(devices_object(machine), indent=2) + "\n")
     else:
         sys.stdout.write("\n".join(_lines(machine)) + "\n")
+    return 0
+
+
+def _from_vulkaninfo(path: str) -> Detected:
+    """A machine of which vulkaninfo alone is known. Raises RigError."""
+    from memplan.backends.devices import Rig
+    from memplan.machine.detected import Detected
+    from memplan.machine.vulkaninfo import load_vulkaninfo
+    from memplan.rig import check_gpus, share_host
+
+    gpus = check_gpus([device.gpu() for device in load_vulkaninfo(path)])
+    return Detected(Rig(gpus, unified=share_host(gpus)), path, tuple(gpu.backend for gpu in gpus))
+
+
+def _list_known(json: bool) -> int:
+    """Print every card that ``--gpu`` knows."""
+    from memplan.output.cards import known_object, render_known
+
+    sys.stdout.write(f"{known_object()}\n" if json else render_known())
     return 0
 
 

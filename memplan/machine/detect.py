@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from memplan.backends.devices import VULKAN
 from memplan.errors import ProgramError
-from memplan.machine.detected import Detected, detected
+from memplan.machine.detected import Detected, Found, detected
 from memplan.machine.drivers import amd_gpus, nvidia_gpus
 from memplan.machine.host import host_memory
 from memplan.machine.llama_server import command_of, find_all_in_one, find_program, list_devices
+from memplan.machine.vulkaninfo import ask_vulkaninfo
 
 NOBODY = "no NVIDIA driver seen through nvidia-ml-py, no AMD GPU in sysfs"
 """Who was asked beside llama-server, for a message."""
@@ -35,7 +38,7 @@ def detect(server: str = "", root: Path = Path("/")) -> Detected:
             if found or server:
                 source = " ".join([*command_of(program, "llama-server"), "--list-devices"])
                 if found:
-                    return detected(found, source, host, notes)
+                    return detected(_with_limits(found), source, host, notes)
                 return detected([], f"{source} lists none", host, [*notes, WHAT_TO_DO])
             server_says = f"{program} has no GPU backend, or sees no GPU"
             notes.append(server_says)
@@ -51,3 +54,11 @@ def detect(server: str = "", root: Path = Path("/")) -> Detected:
     if gpus:
         return detected(gpus, "AMD sysfs", host, notes)
     return detected([], f"{server_says}, {NOBODY}", host, [*about, WHAT_TO_DO])
+
+
+def _with_limits(found: list[Found]) -> list[Found]:
+    """The same, with what the drivers of Vulkan's devices say, where ``vulkaninfo`` is installed."""
+    if not any(gpu.backend == VULKAN for gpu in found):
+        return found
+    said = {device.name: device.limits for device in ask_vulkaninfo()}
+    return [replace(gpu, limits=said.get(gpu.description)) if gpu.backend == VULKAN else gpu for gpu in found]

@@ -8,6 +8,7 @@ from typing import Final
 
 from memplan.backends.cards import find_card
 from memplan.backends.devices import BACKENDS, CUDA, METAL, VULKAN, Gpu, Rig, in_device_order
+from memplan.backends.vulkan_limits import VulkanLimits
 
 ASSUMED_CAPABILITY: Final = (8, 6)
 """For a GPU whose compute capability nobody says; the note about it says so."""
@@ -22,7 +23,10 @@ _UNIFIED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One GPU as it was found. ``backend``: the prefix of llama.cpp's name for it (``CUDA``, ``ROCm``); bytes."""
+    """One GPU as it was found. ``backend``: the prefix of llama.cpp's name for it (``CUDA``, ``ROCm``); bytes.
+
+    ``limits``: what its Vulkan driver says, where that was asked.
+    """
 
     description: str
     total: int
@@ -30,6 +34,7 @@ class Found:
     backend: str = "CUDA"
     capability: tuple[int, int] | None = None
     shares_host: bool = False
+    limits: VulkanLimits | None = None
 
     @property
     def unified(self) -> bool:
@@ -41,7 +46,9 @@ class Found:
         free = min(self.free, self.total)
         integrated = self.backend != METAL and self.unified
         if self.backend in BACKENDS and self.backend != CUDA:
-            return Gpu(self.description, self.total, free, backend=self.backend, integrated=integrated)
+            return Gpu(
+                self.description, self.total, free, backend=self.backend, integrated=integrated, limits=self.limits
+            )
         card = find_card(self.description)
         capability = self.capability or (card.compute_capability if card else ASSUMED_CAPABILITY)
         sms = card.sms if card is not None else 0

@@ -144,7 +144,8 @@ def test_completion_options_are_real(capsys: pytest.CaptureFixture[str]) -> None
         assert "--help" in options
         assert all(re.fullmatch(r"--?[a-z][a-z0-9.-]*", option, re.IGNORECASE) for option in options)
     assert {"--gpu", "-ncmoe", "--rig", "--json"} <= set(command_options()["estimate"])
-    assert set(command_options()["devices"]) == {"--server", "-o", "--output", "--force", "--json", "-h", "--help"}
+    own = {"--server", "--vulkaninfo", "--known", "-o", "--output", "--force", "--json", "-h", "--help"}
+    assert set(command_options()["devices"]) == own
     for command in ("devices", "header", "completion"):
         for option in command_options()[command]:
             assert main([command, "--help", option]) in (0, 2)
