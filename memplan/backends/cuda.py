@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from memplan.backends import cuda_fusion, cuda_pool, fattn
 from memplan.backends.buffers import CudaBuffer
+from memplan.backends.cuda_pool_device import pool_device
 from memplan.ggml.backend import Backend
 from memplan.ggml.tensor import contiguous_above
 from memplan.gguf.types import BF16, BY_NAME, F16, F32, I32, I64, IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
@@ -96,7 +97,7 @@ class CudaBackend(Backend):
         self.buft = self.cuda_buft
         self.reorders = release.cuda_joins_shared_experts
         self._cc = gpu.cc
-        self.pool = self.scratching = cuda_pool.pool_device(gpu, release)
+        self.pool = self.scratching = pool_device(gpu, release)
         rules: dict[str, Rule] = dict.fromkeys(_ALWAYS, _always)
         rules |= _RULES
         rules["FLASH_ATTN_EXT"] = self._flash_attn_ext

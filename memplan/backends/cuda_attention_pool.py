@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.backends import fattn
-from memplan.backends.cuda_pool import PoolDevice
+from memplan.backends.cuda_pool_device import PoolDevice
 from memplan.ggml.backend import Scratch
 from memplan.releases.cuda_pools import SparseAttention
 

@@ -11,17 +11,15 @@ that take more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
+from memplan.backends import cuda_attention_pool, cuda_product_pool, cuda_sort_pool
+from memplan.backends.cuda_pool_device import NOTHING, PoolDevice
 from memplan.ggml.backend import Scratch
-from memplan.releases.cuda_pools import PoolRules, pool_rules
 
 if TYPE_CHECKING:
-    from memplan.backends.devices import Gpu
     from memplan.ggml.tensor import Tensor
-    from memplan.releases import Release
 
 POOL_STEP = 2 << 20
 """Bytes by which a pool grows: the granularity of the device's virtual memory."""
@@ -29,30 +27,9 @@ POOL_STEP = 2 << 20
 HOPPER = 900
 
 
-@dataclass(frozen=True, slots=True)
-class PoolDevice:
-    """What scratch depends on of a device and a release.
-
-    ``cc``: compute capability, 860 for 8.6.  ``sms``: multiprocessors, which size what blocks leave for one another.
-    """
-
-    cc: int
-    sms: int
-    release: Release
-    rules: PoolRules
-
-
-def pool_device(gpu: Gpu, release: Release) -> PoolDevice:
-    """A CUDA device as its pool sees it."""
-    return PoolDevice(gpu.cc, gpu.multiprocessors, release, pool_rules(release))
-
-
-NOTHING = Scratch()
-
-
 def scratch(t: Tensor, device: PoolDevice) -> Scratch:
     """What the host code of ``t`` takes on this device."""
-    rule = _rules().get(t.op)
+    rule = _RULES.get(t.op)
     return NOTHING if rule is None else rule(t, device)
 
 
@@ -66,22 +43,6 @@ def workspace_bytes(device: PoolDevice) -> int:
     if not device.rules.cublas_workspace:
         return 0
     return (32 if device.cc >= HOPPER else 4) << 20
-
-
-@lru_cache(maxsize=1)
-def _rules() -> dict[str, _Rule]:
-    from memplan.backends import cuda_attention_pool, cuda_product_pool, cuda_sort_pool
-
-    return {
-        "MUL_MAT": cuda_product_pool.mul_mat,
-        "MUL_MAT_ID": cuda_product_pool.mul_mat_id,
-        "FLASH_ATTN_EXT": cuda_attention_pool.flash_attention,
-        "TOP_K": cuda_sort_pool.top_k,
-        "ARGSORT": cuda_sort_pool.argsort,
-        "SSM_SCAN": ssm_scan,
-        "SOLVE_TRI": solve_tri,
-        "OUT_PROD": out_prod,
-    }
 
 
 def ssm_scan(t: Tensor, device: PoolDevice) -> Scratch:
@@ -119,7 +80,13 @@ def out_prod(t: Tensor, device: PoolDevice) -> Scratch:
     return Scratch(cublas=True)
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Rule = Callable[[Tensor, PoolDevice], Scratch]
+_RULES: Final[Mapping[str, Callable[[Tensor, PoolDevice], Scratch]]] = {
+    "MUL_MAT": cuda_product_pool.mul_mat,
+    "MUL_MAT_ID": cuda_product_pool.mul_mat_id,
+    "FLASH_ATTN_EXT": cuda_attention_pool.flash_attention,
+    "TOP_K": cuda_sort_pool.top_k,
+    "ARGSORT": cuda_sort_pool.argsort,
+    "SSM_SCAN": ssm_scan,
+    "SOLVE_TRI": solve_tri,
+    "OUT_PROD": out_prod,
+}

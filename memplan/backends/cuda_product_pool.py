@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from memplan.backends.cuda_pool import NOTHING, PoolDevice
+from memplan.backends.cuda_pool_device import NOTHING, PoolDevice
 from memplan.ggml.backend import Scratch
 from memplan.ggml.tensor import contiguous_above
 from memplan.gguf.types import BF16, BY_NAME, F16, F32, GGMLType

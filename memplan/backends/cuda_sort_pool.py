@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from memplan.backends.cuda_pool import NOTHING, PoolDevice
+from memplan.backends.cuda_pool_device import NOTHING, PoolDevice
 from memplan.ggml.backend import Scratch
 
 if TYPE_CHECKING:

@@ -9,9 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BAD_INPUT = 2
 INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,11 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from memplan.cli import BAD_INPUT, BROKEN_PIPE
 from memplan.cli.streams import ReaderGone, guarded
 from memplan.cli.terminal import one_line
 from memplan.errors import MemplanError
 from memplan.garbage import seldom
+
+BAD_INPUT = 2
+BROKEN_PIPE = 141
 
 
 def run(argv: Sequence[str] | None) -> int:
