@@ -126,6 +126,9 @@ def answer(question: Question, plain: bool = False) -> Answer:
     notes += () if result.refused else model.arch.notes(flags, release)
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
     keys = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)
+    if release.asked and not (release.others_asked or model.arch.name == "deepseek4"):
+        alone = f"{release.name} was asked about DeepSeek-V4 alone; other models go by its source"
+        keys = "; ".join(filter(None, (alone, keys)))
     graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
     reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, question.release_note, keys, graphs)
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)

@@ -57,7 +57,7 @@ def changed_between(a: Release, b: Release, others: Collection[str] = BACKENDS) 
 
 
 def _switches(r: Release) -> Release:
-    return replace(r, name="", build=0, after=0, asked=True, changed="")
+    return replace(r, name="", build=0, after=0, asked=True, others_asked=True, changed="")
 
 
 def _by_build(build: int, label: str) -> tuple[Release, str | None]:

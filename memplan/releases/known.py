@@ -17,6 +17,7 @@ B9842 = Release(
     build=9842,
     after=9840,
     asked=True,
+    others_asked=True,
     changed=(
         "DeepSeek-V4 as it was merged. No fused indexer and no fused hyper-connections: about 33,600 nodes, and two"
         " copies of lid_kq at once, 8 GiB at a context of 131072 and a ubatch of 512. Unified slots (llama-server's"
@@ -35,6 +36,8 @@ B9842 = Release(
     gpt_oss_hidden_states_of_all=False,
     mamba_projects_rows=False,
     delta_net_rms_norm=False,
+    mixed_batches=False,
+    reads_states_once=False,
     hybrid_memory=False,
     graphs_followed=True,
     indexer_probe=False,
@@ -64,6 +67,7 @@ B9842 = Release(
 LID_CUDA = replace(
     B9842,
     name="lid-cuda",
+    others_asked=False,
     changed=(
         "A fork of b9842 with a fused indexer of its own, on CUDA too, so lid_kq is gone. Unified slots still run"
         " without flash attention, over the keys of all slots. One report, of two RTX 3090 with experts on the host (no"
@@ -98,6 +102,7 @@ B9924 = replace(
     name="b9924",
     build=9924,
     after=9842,
+    others_asked=False,
     changed=(
         "With a quantised cache, compressed keys are attended to as well; b9842 left them out. So compute buffers"
         " grow with the context there too. A few more nodes: 33,689 in place of 33,605 with one slot."
@@ -127,6 +132,7 @@ B10068 = replace(
     name="b10068",
     build=10068,
     after=9988,
+    others_asked=True,
     changed=(
         "CUDA has the fused indexer: lid_kq is gone, and with it nearly all growth with the context."
         " Hyper-connections have fused ops: 9,448 nodes in place of 33,600. Compressors read their state in one go."
@@ -218,6 +224,7 @@ B10361 = replace(
     build=10361,
     after=10289,
     asked=True,
+    others_asked=True,
     changed="Nothing for memory with DeepSeek-V4.",
     skips_mtp_blocks=True,
     hidden_states_of_all=True,
@@ -228,6 +235,7 @@ B10549 = replace(
     name="b10549",
     build=10549,
     after=10362,
+    others_asked=False,
     changed=(
         "Nothing for memory on CUDA and the CPU: the graph and the sizes are those of b10361. On Metal, flash attention"
         " keeps room for f16 copies of K and V."
@@ -255,6 +263,7 @@ V0_4_0 = replace(
     name="v0.4.0",
     build=10852,
     after=10568,
+    others_asked=True,
     changed=(
         "The indexer is never turned off: where a device lacks the op, it runs on the host, with splits around it."
         " Gates with limits are one op. CUDA keeps the inputs of the experts' weighted sum until the sum is done. A"
@@ -294,13 +303,18 @@ B11434 = replace(
     name="b11434",
     build=11434,
     after=11200,
+    others_asked=False,
     changed=(
         "Pipeline parallelism keeps copies of every input of the graph, the embeddings too, which a batch of tokens"
         " does not read: CUDA_Host's compute buffer grows by 12 bytes for each token of the ubatch and each value of"
         " its embedding (24 MiB for DeepSeek-V4-Flash at a ubatch of 512). CUDA computes a shared expert beside"
         " routed ones where both are quantised to one type, so compute buffers of such files change a little. Vulkan's"
-        " order of nodes changes around hyper-connections. Metal's fused indexer takes any number of heads."
+        " order of nodes changes around hyper-connections. Metal's fused indexer takes any number of heads. With"
+        " other models a batch may hold tokens and embeddings, for which CUDA_Host's compute buffer has room, and"
+        " recurrent states are gathered in one go."
     ),
+    mixed_batches=True,
+    reads_states_once=True,
     copies_unread_inputs=True,
     cuda_joins_shared_experts=True,
 )

@@ -44,7 +44,7 @@ class QuantizedConcat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One build of llama.cpp; every field but the first five is a switch."""
+    """One build of llama.cpp; every field but the first six is a switch."""
 
     name: str
     """The tag, ``v0.5.0``, or ``b10068`` for a build that has none; a fork's own name."""
@@ -58,6 +58,9 @@ class Release:
 
     asked: bool
     """Whether a real llama.cpp of this build was asked; else its source alone was read."""
+
+    others_asked: bool
+    """Whether it was asked about other models than DeepSeek-V4 as well."""
 
     changed: str
     """What it changed for memory, in a few sentences."""
@@ -110,6 +113,14 @@ class Release:
     delta_net_rms_norm: bool
     """Keys and queries of gated delta nets are made of length one by an RMS norm and a scale (models.h:
     build_gdn_l2_norm). Before, by an L2 norm."""
+
+    mixed_batches: bool
+    """A batch may hold tokens and embeddings, so a third way in is part of the graph (llama-graph.cpp:
+    build_inp_embd); not with DeepSeek-V4."""
+
+    reads_states_once: bool
+    """Recurrent states are gathered in one go, those that are read and those that only move (llama-graph.cpp:
+    build_rs)."""
 
     hybrid_memory: bool
     """DeepSeek-V4's caches are a hybrid memory, one sliding cache and recurrent states, with compressed keys beside it

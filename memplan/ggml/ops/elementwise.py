@@ -36,6 +36,11 @@ def div(a: Tensor, b: Tensor) -> Tensor:
     return _binary("DIV", a, b)
 
 
+def dup(a: Tensor) -> Tensor:
+    """A copy of ``a`` (``ggml_dup``)."""
+    return like("DUP", a, [a])
+
+
 def scale(a: Tensor) -> Tensor:
     """``a`` times a constant, perhaps plus another (``ggml_scale``, ``ggml_scale_bias``)."""
     if not (a.nb[0] == a.type.type_size and contiguous_above(a, 1)):

@@ -1,7 +1,7 @@
 """What every piece of a graph uses: names, leafs, products, norms, rotations, inputs.
 
-Follows src/llama-graph.cpp (``llm_graph_context``: ``build_norm``, ``build_lora_mm``, ``build_inp_*``), v0.5.0;
-releases from b9842 on do the same.
+Follows src/llama-graph.cpp (``llm_graph_context``: ``build_norm``, ``build_lora_mm``, ``build_inp_*``), v0.5.0, and
+src/llama-arch.cpp (``llm_arch_supports_mixed_batch``), b11434; releases from b9842 on do the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from memplan.ggml import ops
 from memplan.ggml.graph import UNLIMITED, Graph
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
-from memplan.gguf.types import F32, I32
+from memplan.gguf.types import F32, I32, I64
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.kv import KVCache, cells_read
 
@@ -59,6 +59,8 @@ class GraphBase(Generic[H]):
 
     rope_type = NEOX
     """How heads are turned (``llama_model_rope_type``)."""
+    mixed_batches: bool = True
+    """Whether a batch may hold tokens and embeddings (``llm_arch_supports_mixed_batch``)."""
 
     def __init__(
         self,
@@ -177,10 +179,20 @@ class GraphBase(Generic[H]):
         self.inp_tokens = ops.new_input(I32, n, name="inp_tokens")
         embd = ops.new_input(F32, self.hp.n_embd, n, name="inp_embd")
         cur = ops.get_rows(self.leaf("token_embd.weight"), self.inp_tokens)
-        # both ways in are part of the graph; the one with embeddings is not computed (ggml_build_forward_select)
+        # every way in is part of the graph; those with embeddings are not computed (ggml_build_forward_select)
         self.graph.expand(cur)
         self.graph.expand(embd)
+        if self.mixed_batches and self.release.mixed_batches:
+            self._expand_mixed()
         return self.cb(cur, "embd", -1)
+
+    def _expand_mixed(self) -> None:
+        """Rows of tokens put among rows of embeddings, for a batch of both; not computed either."""
+        n = self.batch.n_tokens
+        tokens = ops.new_input(I32, n, name="inp_mixed_tokens")
+        slots = ops.new_input(I64, n, name="inp_mixed_slots")
+        rows = ops.dup(ops.new_input(F32, self.hp.n_embd, n, name="inp_mixed_embd"))
+        self.graph.expand(ops.set_rows(rows, ops.get_rows(self.leaf("token_embd.weight"), tokens), slots))
 
     def build_inp_pos(self) -> Tensor:
         """The positions of the batch's tokens (``build_inp_pos``)."""

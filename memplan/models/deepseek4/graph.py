@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class DeepSeek4Graph(HyperConnections, Attention):
     """``llama_model_deepseek4::graph``."""
 
+    mixed_batches = False
+
     def head(self) -> Tensor:
         """Inputs, and embeddings spread over the streams (``build_inp_*``, ``build_inp_dsv4``)."""
         hp, n, memory = self.hp, self.batch.n_tokens, self.memory
