@@ -6,7 +6,9 @@ from itertools import pairwise
 import pytest
 
 from memplan.errors import UnknownRelease
-from memplan.releases import BUILDS, FORKS, LATEST, RELEASES, Release, find_release
+from memplan.models.deepseek4.switches import switches
+from memplan.releases import BUILDS, FORKS, LATEST, RELEASES, Release, changed_between, find_release
+from memplan.releases.known import OF_ONE_ARCHITECTURE
 from memplan.releases.other_backends import SINCE
 
 
@@ -35,6 +37,14 @@ def test_builds_are_in_order_and_each_has_changed_since_one_before() -> None:
 def test_every_switch_is_turned_by_some_build() -> None:
     names = [f.name for f in fields(Release)][6:]
     assert not [name for name in names if len({getattr(r, name) for r in (*BUILDS, *FORKS)}) == 1]
+
+
+def test_builds_that_turned_a_switch_of_deepseek_v4_s_own() -> None:
+    turned = {r.build for before, r in pairwise(BUILDS) if switches(r) != switches(before)}
+    assert turned == OF_ONE_ARCHITECTURE
+    assert [r.name for r in changed_between(find_release("b10216")[0], find_release("b10289")[0], ())] == [
+        "b10235", "b10248", "b10289",
+    ]  # fmt: skip
 
 
 def test_builds_with_switches_of_other_backends_are_listed() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from memplan.errors import UnknownRelease, shown
-from memplan.releases.known import BUILDS, FORKS, LATEST, RELEASES, TAGGED
+from memplan.releases.known import BUILDS, FORKS, LATEST, OF_ONE_ARCHITECTURE, RELEASES, TAGGED
 from memplan.releases.other_backends import BACKENDS, switches_of
 from memplan.releases.switches import Release
 
@@ -50,7 +50,8 @@ def changed_between(a: Release, b: Release, others: Collection[str] = BACKENDS) 
     turned = [
         r
         for before, r in pairwise(BUILDS)
-        if _switches(r) != _switches(before)
+        if r.build in OF_ONE_ARCHITECTURE
+        or _switches(r) != _switches(before)
         or any(switches_of(r, name) != switches_of(before, name) for name in others)
     ]
     return (*forks, *(r for r in turned if low < r.build <= high))

@@ -326,6 +326,9 @@ BUILDS: tuple[Release, ...] = (
 )
 """Every modelled build of llama.cpp itself, oldest first."""
 
+OF_ONE_ARCHITECTURE = frozenset({9924, 9988, 10068, 10088, 10159, 10235, 10289, 10852})
+"""Builds that turned a switch of one architecture's own, which stands in its folder: DeepSeek-V4's."""
+
 RELEASES = tuple(r for r in BUILDS if r.asked)
 """Those of which a real llama.cpp was asked."""
 
