@@ -95,7 +95,6 @@ class CudaBackend(Backend):
         self.name = f"{gpu.backend}{index}"
         self.cuda_buft = CudaBuffer(index, gpu, release)
         self.buft = self.cuda_buft
-        self.reorders = release.cuda_joins_shared_experts
         self._cc = gpu.cc
         self.pool = self.scratching = pool_device(gpu, release)
         rules: dict[str, Rule] = dict.fromkeys(_ALWAYS, _always)

@@ -74,7 +74,7 @@ class VulkanHost(HostBuffer):
 class VulkanBackend(RuledBackend):
     """One Vulkan device; ``without_ops``: ops that it is made to refuse."""
 
-    reorders = True
+    whole_splits = True
 
     def __init__(self, name: str, gpu: Gpu, release: Release, without_ops: frozenset[str] = frozenset()) -> None:
         own = dict(_RULES)

@@ -88,12 +88,13 @@ class Backend(ABC):
     Attributes:
         name: ``CUDA0``, ``CPU``.  buft: the type its compute buffer is taken from.
         scratching: what ``scratch`` depends on beside the tensor; None where run-time scratch is not modelled.
-        reorders: whether ``graph_optimize`` may change the order of nodes, so that it has to be given whole splits.
+        whole_splits: whether what ``graph_optimize`` does to a node may depend on nodes of other layers, so that it has
+            to be given whole splits.
     """
 
     name: str
     buft: BufferType
-    reorders: bool = False
+    whole_splits: bool = False
     scratching: Hashable = None
 
     @abstractmethod

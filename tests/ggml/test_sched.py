@@ -156,7 +156,7 @@ def test_inputs_that_pipelining_keeps_are_limited_where_splits_are() -> None:
 class WideFirst(ToyBackend):
     """Computes what is wide first, and keeps the first node of a split until its last."""
 
-    reorders = True
+    whole_splits = True
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
         order = sorted(nodes, key=lambda t: -t.ne[0])

@@ -1,7 +1,7 @@
 """What backends make of the splits of a graph in parts: orders of nodes, and lifetimes that fusions stretch.
 
-See ``Backend.graph_optimize``. A backend that keeps the order is asked about the nodes of one part at a time, and the
-answer holds for the same part elsewhere. One that may change it is given whole splits, made anew tensor by tensor.
+See ``Backend.graph_optimize``. A backend is asked about the nodes of one part at a time, and the answer holds for the
+same part elsewhere. One that looks further (``Backend.whole_splits``) is given splits made anew, tensor by tensor.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan.ggml.backend import Backend
@@ -33,6 +34,10 @@ class Optimized:
 
     order: tuple[int, ...]
     lifetimes: Lifetimes
+
+
+Answer = tuple["tuple[int, ...]", Lifetimes]
+"""The new order of some nodes, empty where it is the old one, and the lifetimes that are stretched among them."""
 
 
 class Run(NamedTuple):
@@ -63,50 +68,58 @@ class Optimizer:
 
     def __init__(self, sched: Sched) -> None:
         self.sched = sched
-        self.reorders = any(b.reorders for b in sched.backends)
-        self._asks = [type(b).graph_optimize is not Backend.graph_optimize and not b.reorders for b in sched.backends]
-        self._runs: dict[Schedule, list[tuple[int, int, Run]]] = {}
-        self._answers: dict[tuple[Part, Buffers, Run], list[tuple[int, list[Kept]]]] = {}
-        self._orders: dict[tuple[object, ...], Optimized] = {}
+        self._asks = [type(b).graph_optimize is not Backend.graph_optimize for b in sched.backends]
+        self._runs: dict[Schedule, list[tuple[int, int, int, Run]]] = {}
+        self._answers: dict[tuple[Part, Buffers, Run], Answer] = {}
+        self._wholes: dict[tuple[object, ...], list[tuple[int, Answer]]] = {}
 
     def optimize(self, graph: GraphParts, schedule: Schedule) -> Optimized:
         """What is computed when, and what must outlive which node."""
+        order: list[int] = []
+        lifetimes: dict[int, dict[Kept, None]] = {}
+        for place, (changed, stretched) in (*self._of_runs(graph, schedule), *self._of_splits(graph, schedule)):
+            if changed:
+                order = order or list(schedule.structure.order)
+                order[place : place + len(changed)] = changed
+            for until, kept in stretched:
+                lifetimes.setdefault(until, {}).update(dict.fromkeys(kept))
+        return Optimized(tuple(order), tuple([(until, tuple(kept)) for until, kept in lifetimes.items()]))
+
+    # --- a part at a time ---------------------------------------------------------------------------------------------
+
+    def _of_runs(self, graph: GraphParts, schedule: Schedule) -> Iterator[tuple[int, Answer]]:
+        """What each run comes to, and its place in the graph's order."""
         runs = self._runs.get(schedule)
         if runs is None:
             _make_room(self._runs, KEPT_SCHEDULES)
             runs = self._runs[schedule] = list(self._find_runs(schedule))
         structure = schedule.structure
-        found: dict[int, dict[Kept, None]] = {}
-        for at, after, run in runs:
+        for at, place, after, run in runs:
             key = graph.parts[at], graph.buffers[at], run
             answer = self._answers.get(key)
             if answer is None:
                 _make_room(self._answers, KEPT_ANSWERS)
                 answer = self._answers[key] = self._ask(*key)
-            for until, tensors in answer:
-                node = after if until == _AFTER else structure.id(at, until)
-                kept = found.setdefault(node, {})
-                kept.update({(structure.id(at, r), backend): None for r, backend in tensors})
-        lifetimes = tuple([(until, tuple(kept)) for until, kept in found.items()])
-        if not self.reorders:
-            return Optimized((), lifetimes)
-        whole = self._reordered(graph, schedule)
-        return Optimized(whole.order, lifetimes + whole.lifetimes)
+            number = partial(structure.id, at)
+            changed, stretched = answer
+            lifetimes = tuple(
+                [
+                    (after if until == _AFTER else number(until), tuple([(number(r), home) for r, home in kept]))
+                    for until, kept in stretched
+                ]
+            )
+            yield place, (tuple(map(number, changed)), lifetimes)
 
-    # --- a part at a time ---------------------------------------------------------------------------------------------
-
-    def _find_runs(self, schedule: Schedule) -> Iterator[tuple[int, int, Run]]:
-        """Where a backend that keeps the order is to be asked: the part's position, the node after, the run."""
+    def _find_runs(self, schedule: Schedule) -> Iterator[tuple[int, int, int, Run]]:
+        """Where backends are to be asked a part at a time: the part's position, the run's place, the node after it."""
         structure = schedule.structure
         order, where = structure.order, structure.where
         copies: dict[int, list[int]] = {}
         for i, j, _ in schedule.copies:
             copies.setdefault(i, []).append(j)
-        ends = [split.start for split in schedule.splits[1:]] + [len(order)]
-        for split, split_end in zip(schedule.splits, ends, strict=True):
-            if not self._asks[split.backend]:
+        for start, split_end, backend in schedule.runs:
+            if not self._asks[backend] or self.sched.backends[backend].whole_splits:
                 continue
-            start = split.start
             while start < split_end:
                 at, r = where[order[start]]
                 end = start + 1
@@ -114,12 +127,12 @@ class Optimizer:
                     end += 1
                 reads = [(where[i][1], j) for i in order[start:end] if i in copies for j in copies[i]] if copies else []
                 follows = end < len(order)
-                run = Run(r, r + end - start, split.backend, follows, tuple(reads))
-                yield at, order[end] if follows else -1, run
+                run = Run(r, r + end - start, backend, follows, tuple(reads))
+                yield at, start, order[end] if follows else -1, run
                 start = end
 
-    def _ask(self, part: Part, buffers: Buffers, run: Run) -> list[tuple[int, list[Kept]]]:
-        """What must outlive nodes of a run, by the part's own numbers."""
+    def _ask(self, part: Part, buffers: Buffers, run: Run) -> Answer:
+        """What a backend makes of a run, by the part's own numbers; no order where it is left as it is."""
         part.locate(buffers)
         names = {t: (r, -1) for t, r in part.ids.items()}
         made: dict[int, Tensor] = {}
@@ -129,47 +142,47 @@ class Optimizer:
                 made[r] = _copy(part.nodes[i].src[j])
                 names[made[r]] = (r, run.backend)
         after = Tensor("NONE", *_layout(part.nodes[0]), []) if run.follows else None
-        kept: dict[int, dict[Kept, None]] = {}
         read = [(part.nodes[i], j, part.nodes[i].src[j]) for i, j in run.copies]
         for (t, j, _), (i, _) in zip(read, run.copies, strict=True):
             t.src[j] = made[part.srcs[i][j]]
+        nodes = part.nodes[run.start : run.end]
         try:
-            nodes = part.nodes[run.start : run.end]
-            for tensor, until in self.sched.backends[run.backend].graph_optimize(nodes, after)[1]:
-                kept.setdefault(_AFTER if until is after else part.ids[until], {})[names[tensor]] = None
+            order, deps = self.sched.backends[run.backend].graph_optimize(nodes, after)
         finally:
             for t, j, src in read:
                 t.src[j] = src
-        return [(until, list(tensors)) for until, tensors in kept.items()]
+        kept: dict[int, dict[Kept, None]] = {}
+        for tensor, until in deps:
+            kept.setdefault(_AFTER if until is after else part.ids[until], {})[names[tensor]] = None
+        changed = tuple([part.ids[t] for t in order]) if order != nodes else ()
+        return changed, tuple([(until, tuple(tensors)) for until, tensors in kept.items()])
 
     # --- whole splits -------------------------------------------------------------------------------------------------
 
-    def _reordered(self, graph: GraphParts, schedule: Schedule) -> Optimized:
-        """The order of all nodes, and the lifetimes that backends which may reorder stretch; by structure and ops."""
-        key = (schedule, *[part.ops for part in graph.parts])
-        known = self._orders.get(key)
+    def _of_splits(self, graph: GraphParts, schedule: Schedule) -> list[tuple[int, Answer]]:
+        """What each split comes to that must be seen whole, and its place in the graph's order."""
+        if not any(self.sched.backends[backend].whole_splits for _, _, backend in schedule.runs):
+            return []
+        key = schedule, tuple(graph.parts), tuple(graph.buffers)
+        known = self._wholes.get(key)
         if known is None:
-            _make_room(self._orders, KEPT_SCHEDULES)
-            known = self._orders[key] = self._reorder(graph, schedule)
+            _make_room(self._wholes, KEPT_SCHEDULES)
+            known = self._wholes[key] = list(self._ask_whole(graph, schedule))
         return known
 
-    def _reorder(self, graph: GraphParts, schedule: Schedule) -> Optimized:
+    def _ask_whole(self, graph: GraphParts, schedule: Schedule) -> Iterator[tuple[int, Answer]]:
         whole = _Whole(graph, schedule)
         order = schedule.structure.order
-        ends = [split.start for split in schedule.splits[1:]] + [len(order)]
-        new_order: list[int] = []
-        kept: dict[int, dict[Kept, None]] = {}
-        for split, end in zip(schedule.splits, ends, strict=True):
-            nodes = order[split.start : end]
-            backend = self.sched.backends[split.backend]
-            if backend.reorders:
+        for start, end, backend in schedule.runs:
+            if self.sched.backends[backend].whole_splits:
                 after = whole.tensor(order[end]) if end < len(order) else None
-                tensors, deps = backend.graph_optimize(whole.nodes(nodes, split.backend), after)
-                nodes = [whole.names[t][0] for t in tensors]
+                nodes = whole.nodes(order[start:end], backend)
+                tensors, deps = self.sched.backends[backend].graph_optimize(nodes, after)
+                kept: dict[int, dict[Kept, None]] = {}
                 for tensor, until in deps:
                     kept.setdefault(whole.names[until][0], {})[whole.names[tensor]] = None
-            new_order += nodes
-        return Optimized(tuple(new_order), tuple([(until, tuple(tensors)) for until, tensors in kept.items()]))
+                stretched = tuple([(until, tuple(names)) for until, names in kept.items()])
+                yield start, (tuple([whole.names[t][0] for t in tensors]), stretched)
 
 
 class _Whole:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from memplan.ggml.backend import UNLIMITED, BufferType
 from memplan.ggml.plan.optimize import Kept, Optimized
 from memplan.ggml.plan.parts import Part
-from memplan.ggml.plan.schedule import Schedule
+from memplan.ggml.plan.schedule import NOWHERE, Schedule
 from memplan.ggml.tallocr import MAX_FREE_BLOCKS, Address, DynTallocr, OutOfFreeBlocksError
 from memplan.ggml.tensor import Tensor
 
@@ -159,7 +159,7 @@ class StepFinder:
             row = rows.get(key)
             if row is None:
                 row = rows[key] = [
-                    slots.setdefault((like, r, home, OWN), len(slots)) if owns[first + r] else -1
+                    slots.setdefault((like, r, home, OWN), len(slots)) if owns[first + r] and home != NOWHERE else -1
                     for r, home in enumerate(key[1])
                 ]
             self.slot_at += row

@@ -88,12 +88,6 @@ class Part:
         )
         self.number = _numbers.setdefault(signature, len(_numbers))
 
-    @property
-    def ops(self) -> int:
-        """A number for the structure with its ops and types."""
-        ops = self.number, *[(t.op, t.kind, t.type.name) for t in self.nodes]
-        return _numbers.setdefault(ops, len(_numbers))
-
     def tail(self, done: tuple[int, ...]) -> list[int]:
         """What visiting the last of these outs adds after the body and the outs before it were visited."""
         known = self._tails.get(done)

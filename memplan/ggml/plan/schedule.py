@@ -6,7 +6,7 @@ Follows ``ggml_backend_sched_split_graph`` (ggml/src/ggml-backend.cpp, v0.5.0) a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part
@@ -22,6 +22,10 @@ Answers = tuple["bool | None", ...]
 
 Asked = dict[tuple[int, int], Answers]
 """What backends said, by the part's position and the backend."""
+
+
+NOWHERE = 255
+"""In ``Schedule.homes``: the tensor is not in the graph, since nothing asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,12 @@ class Schedule:
     def n_nodes(self) -> int:
         """Nodes of the whole graph."""
         return len(self.structure.order)
+
+    @property
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """Each split's first place in the structure's order, the place behind its last, its backend."""
+        ends = [split.start for split in self.splits[1:]] + [self.n_nodes]
+        return ((split.start, end, split.backend) for split, end in zip(self.splits, ends, strict=True))
 
     def homes_of(self, at: int) -> bytes:
         """The backend of each tensor of the part at a position."""
@@ -301,7 +311,7 @@ class _Passes:
             kept = structure.all_inputs if sched.copies_unread_inputs else structure.read_inputs
         sched.check_graph_inputs(len(kept))
         done = tuple([Split(backend, start, tuple(inputs)) for backend, start, inputs in splits or [(self.cpu, 0, [])]])
-        schedule = Schedule(structure, bytes([home & 255 for home in homes]), done, tuple(copies), kept)
+        schedule = Schedule(structure, bytes([home & NOWHERE for home in homes]), done, tuple(copies), kept)
         key = (structure, schedule.homes, done, kept)
         if key not in _schedules and len(_schedules) >= KEPT_SCHEDULES:
             del _schedules[next(iter(_schedules))]

@@ -5,7 +5,7 @@ Tensor ids run over the whole graph: first its inputs, then each part's nodes an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from memplan.ggml.backend import Buffer
 from memplan.ggml.plan.parts import FIRST_INPUT, NO_BASE, GraphParts, Part
@@ -21,6 +21,7 @@ class Structure:
     Attributes:
         n_inputs: the graph's inputs, ids 0 and up.  first: the first id of each part.  where: part and number in it,
             by id; inputs are in part -1.  given: what is handed on to each part.
+        same: ids of leafs that an earlier part has too, by part and number.
         order: node ids as they are computed.  leafs: the leafs that the allocator places, in ggml's order.
         n_leafs: all leafs.  n_given: those of them that lie in buffers of their own.
         computed: the nodes in order that are no views.  views: the others, but for views of scratch leafs.
@@ -46,7 +47,7 @@ class Structure:
         self.given: list[list[int]] = []
         self.where: list[tuple[int, int]] = [(-1, i) for i in range(n_inputs)]
         computed = [False] * n_inputs
-        same = {(at, r): self.first_of(parts, n_inputs, other) + r0 for at, r, other, r0 in shared}
+        self.same = {(at, r): self._first_of(parts, n_inputs, other) + r0 for at, r, other, r0 in shared}
         given: list[int] = []
         for at, part in enumerate(parts):
             first = len(self.srcs)
@@ -54,7 +55,7 @@ class Structure:
             self.given.append(given)
             ids = _Ids(first, given)
             n, leafs = len(part.nodes), part.leafs
-            ids.update({r: same[at, r] for r in part.shared if (at, r) in same})
+            ids.update({r: self.same[at, r] for r in part.shared if (at, r) in self.same})
             self.srcs += [tuple([ids[r] for r in s]) for s in part.srcs]
             for b in part.bases:
                 base = -1 if b == NO_BASE else ids[b]
@@ -73,7 +74,7 @@ class Structure:
             given = [ids[r] for r in part.outs]
         self.order: list[int] = []
         self.leafs: list[int] = []
-        self._arrange(parts, same)
+        self._arrange(parts)
         self.computed = [i for i in self.order if computed[i]]
         scratch = {i for i in self.leafs if i >= n_inputs}
         self.views = [i for i in self.order if not computed[i] and self.base[i] not in scratch]
@@ -85,11 +86,11 @@ class Structure:
         self._count()
 
     @staticmethod
-    def first_of(parts: Sequence[Part], n_inputs: int, at: int) -> int:
+    def _first_of(parts: Sequence[Part], n_inputs: int, at: int) -> int:
         """The first id of the part at one position."""
         return n_inputs + sum(len(part.nodes) + len(part.leafs) for part in parts[:at])
 
-    def _arrange(self, parts: Sequence[Part], same: Mapping[tuple[int, int], int]) -> None:
+    def _arrange(self, parts: Sequence[Part]) -> None:
         """Order nodes and leafs: what a part hands on is completed when a later part, or the end, first visits it."""
         done: list[tuple[int, ...]] = [()] * len(parts)
         seen: set[int] = set()
@@ -108,7 +109,7 @@ class Structure:
                 elif -part.n_given <= r < 0:
                     visit(at - 1, -1 - r)
                 else:
-                    i = same.get((at, r), first + r) if r >= 0 else FIRST_INPUT - r
+                    i = self.same.get((at, r), first + r) if r >= 0 else FIRST_INPUT - r
                     if i not in seen:
                         seen.add(i)
                         if self.owns[i]:
@@ -137,7 +138,7 @@ class Structure:
     def id(self, at: int, r: int) -> int:
         """The id of what the part at a position refers to as ``r``."""
         if r >= 0:
-            return self.first[at] + r
+            return self.same.get((at, r), self.first[at] + r)
         given = self.given[at]
         return given[-1 - r] if -r <= len(given) else FIRST_INPUT - r
 
