@@ -24,6 +24,7 @@ ARCHITECTURES = (
     "gpt-oss",
     "kimi-linear",
     "llama",
+    "llama4",
     "minimax-m2",
     "mistral3",
     "mistral4",
@@ -35,6 +36,7 @@ ARCHITECTURES = (
     "qwen35moe",
     "qwen3moe",
     "qwen3next",
+    "step35",
 )
 """Those that are modelled; each is ``ARCHITECTURE`` of the module of its name, with ``_`` for ``-``."""
 

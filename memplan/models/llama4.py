@@ -1,0 +1,178 @@
+"""Llama 4: three layers that see their own chunk, turned by position, to each that sees all, scaled by it.
+
+Follows src/models/llama4.cpp, v0.5.0; releases from b9842 on do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.ggml import ops
+from memplan.llama.graph import AttnInputs, IswaInputs
+from memplan.llama.graph.base import NORM
+from memplan.llama.hparams import HParams, common, swa_pattern
+from memplan.llama.memory.base import Memory
+from memplan.llama.memory.iswa import iswa_memory, window_bytes
+from memplan.llama.memory.kv import kv_memory
+from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
+from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.llama import check_heads
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
+    from memplan.llama.keys import Keys
+    from memplan.llama.memory.kv import CacheBuilder
+    from memplan.llama.refusals import Refusal
+    from memplan.releases import Release
+
+CHUNK = 8192
+"""Tokens of a chunk, whatever the file says."""
+
+NO_ROPE_STEP = 4
+"""Each so many-th layer does without rotary positions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama4HParams(HParams):
+    """``n_moe_layer_step``: each so many-th layer has experts.  ``no_rope_step``: each so many-th has no positions.
+
+    ``use_kq_norm``: whether queries and keys are normed, without weights.
+    """
+
+    n_ff_exp: int
+    n_moe_layer_step: int
+    no_rope_step: int
+    use_kq_norm: bool
+
+
+class Llama4Graph(ModelGraph[Llama4HParams]):
+    """``llama_model_llama4::graph``."""
+
+    rope_type = NORM
+    inp_attn: AttnInputs | IswaInputs
+
+    def head(self) -> Tensor:
+        """Embeddings."""
+        cur = self.build_inp_embd()
+        self.inp_pos = self.build_inp_pos()
+        self.inp_attn_scale = self.build_inp_attn_scale()
+        self.inp_attn = self.build_attn_inp_kv_iswa() if self.hp.n_swa else self.build_attn_inp_kv(self.kv_cache())
+        self.inp_out_ids = self.build_inp_out_ids()
+        return cur
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """Attention, then a dense layer or experts."""
+        (inp,) = given
+        hp = self.hp
+        use_rope = (il + 1) % hp.no_rope_step != 0
+        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
+        q, k, v = self.build_qkv(cur, il)
+        if use_rope:
+            factors = self.rope_factors(il)
+            q, k = self.rope(q, self.inp_pos, il, factors), self.rope(k, self.inp_pos, il, factors)
+        else:
+            q = ops.mul(q, self.inp_attn_scale)
+        self.cb(q, "Qcur", il)
+        self.cb(k, "Kcur", il)
+        if use_rope and hp.use_kq_norm:
+            q = self.cb(ops.rms_norm(q), "Qcur_normed", il)
+            k = self.cb(ops.rms_norm(k), "Kcur_normed", il)
+        cur = self.cb(self.attention(q, k, v, il), "attn_out", il)
+        if self.is_last(il):
+            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
+        cur = self.norm(ffn_inp, self.w(il, "ffn_norm"), il)
+        if not self.source.has("ffn_gate_inp.weight", il):
+            cur = self.cb(self.build_ffn(self.cb(cur, "ffn_norm", il), il), "ffn_out", il)
+        else:
+            moe = self.build_moe_ffn(cur, il, gating="SIGMOID", norm_w=False, weight_before_ffn=True)
+            shared = self.cb(self.build_ffn(cur, il, suffix="_shexp"), "ffn_moe_shexp", il)
+            cur = self.cb(ops.add(moe, shared), "ffn_moe_out_merged", il)
+        return self.cb(ops.add(cur, ffn_inp), "l_out", il)
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, il: int) -> Tensor:
+        """Over one cache or over two."""
+        if isinstance(self.inp_attn, AttnInputs):
+            return self.build_attn(self.inp_attn, q, k, v, il)
+        return self.build_attn_iswa(self.inp_attn, q, k, v, il)
+
+    def select_experts(self, logits: Tensor, probs: Tensor, il: int) -> Tensor:
+        """The experts of each token, chosen by what the router says before it is made a weight."""
+        return super().select_experts(logits, logits, il)
+
+
+class Llama4(Architecture[Llama4HParams]):
+    """``llama_model_llama4``."""
+
+    name = "llama4"
+    graph = Llama4Graph
+
+    def load_hparams(self, k: Keys, release: Release) -> Llama4HParams:
+        """``load_arch_hparams``."""
+        fields = common(k, release)
+        k.f32("attention.layer_norm_rms_epsilon")
+        n_ff_exp = k.u32_a_layer("expert_feed_forward_length", fields["n_layer_all"])[0]
+        step = k.u32("interleave_moe_layer_step")
+        k.check(fields["n_expert"] > 0, "llama4 model cannot have zero experts")
+        no_rope_step = fields["n_layer_all"] - fields["n_layer_nextn"]
+        if k.u32("attention.sliding_window", CHUNK):
+            no_rope_step = NO_ROPE_STEP
+            fields |= {"n_swa": CHUNK, "is_swa": swa_pattern(k, fields, 4)}
+        return Llama4HParams(
+            **fields,
+            n_ff_exp=n_ff_exp,
+            n_moe_layer_step=step,
+            no_rope_step=no_rope_step,
+            use_kq_norm=fields["n_expert"] != 128,
+        )
+
+    def tensors(
+        self, hp: Llama4HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        e, n = hp.n_embd, hp.n_expert
+        yield Wanted("token_embd.weight", (e, hp.n_vocab))
+        yield Wanted("output_norm.weight", (e,))
+        yield from tied_output(have, e, hp.n_vocab)
+        for il in range(hp.n_layer):
+            p, wide, ff = f"blk.{il}.", hp.n_embd_head_k() * hp.n_head[il], hp.n_ff[il]
+            yield Wanted(p + "attn_norm.weight", (e,))
+            yield from qkv(have, il, e, wide, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
+            yield Wanted(p + "attn_output.weight", (wide, e))
+            yield Wanted(p + "ffn_norm.weight", (e,))
+            yield from rope_factors(il, hp.n_rot(), "")
+            if hp.n_moe_layer_step and (il + 1) % hp.n_moe_layer_step == 0:
+                ff = hp.n_ff_exp
+                yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+                yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
+                yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
+                yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+                yield Wanted(p + "ffn_gate_shexp.weight", (e, ff))
+                yield Wanted(p + "ffn_down_shexp.weight", (ff, e))
+                yield Wanted(p + "ffn_up_shexp.weight", (e, ff))
+            else:
+                yield Wanted(p + "ffn_gate.weight", (e, ff))
+                yield Wanted(p + "ffn_down.weight", (ff, e))
+                yield Wanted(p + "ffn_up.weight", (e, ff))
+
+    def layer_kind(self, hp: Llama4HParams, il: int) -> bool:
+        """Whether its heads are turned."""
+        return (il + 1) % hp.no_rope_step != 0
+
+    def memory(self, hp: Llama4HParams, build: CacheBuilder, release: Release) -> Memory:
+        """Two caches, or one where no layer is chunked."""
+        return iswa_memory(build) if hp.n_swa else kv_memory(build)
+
+    def checkpoint(self, hp: Llama4HParams, memory: Memory, n_ctx_seq: int) -> int:
+        """What is chunked."""
+        return window_bytes(memory, hp, n_ctx_seq) if hp.n_swa else 0
+
+    def check_graph(self, hp: Llama4HParams, memory: Memory, release: Release) -> Refusal | None:
+        """Heads of values as long as those of keys, turned as a whole."""
+        return check_heads(hp)
+
+
+ARCHITECTURE = Llama4()
