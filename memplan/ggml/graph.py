@@ -5,10 +5,14 @@ Follows ``ggml_build_forward_expand`` and ``ggml_visit_parents_graph`` (ggml/src
 
 from __future__ import annotations
 
+from memplan.errors import BadHyperParameter
 from memplan.ggml.tensor import FLAG_COMPUTE, Tensor
 
 UNLIMITED = 1 << 62
 """Room for any number of nodes."""
+
+MOST_NODES = 400_000
+"""Nodes of the longest graph that is followed: one of 512 layers has a fifth of it."""
 
 
 class GraphTooLargeError(Exception):
@@ -56,13 +60,22 @@ class Graph:
         self.leafs: list[Tensor] = []
         self.expanded: list[Tensor] = []
 
+    def check_room(self, count: int) -> None:
+        """Raises GraphTooLargeError where llama.cpp has no room for ``count`` more tensors, before they are made.
+
+        Raises BadHyperParameter where it has, yet the graph would be longer than memplan follows.
+        """
+        if len(self.nodes) + count > self.max_nodes:
+            raise GraphTooLargeError("GGML_ASSERT(obj_new) failed")
+        if len(self.nodes) + count > MOST_NODES:
+            raise BadHyperParameter(f"a graph of more than {MOST_NODES:,} nodes, which memplan does not follow")
+
     def expand(self, tensor: Tensor) -> None:
         """Append ``tensor`` and all it needs that is not there yet, sources first, left to right."""
         self.expanded.append(tensor)
         if tensor.uses >= 0:
             return
-        if len(self.nodes) > self.max_nodes:
-            raise GraphTooLargeError("GGML_ASSERT(obj_new) failed")
+        self.check_room(0)
         nodes, leafs = self.nodes, self.leafs
         tensor.uses = 0
         # the depth of a chain is bounded by the graph, not by Python's stack

@@ -5,6 +5,7 @@ Follows ``ggml_dyn_tallocr_*`` (ggml/src/ggml-alloc.c, v0.5.0).
 
 from __future__ import annotations
 
+from memplan.errors import BadHyperParameter
 from memplan.ggml.backend import UNLIMITED
 
 MAX_CHUNKS = 16
@@ -16,6 +17,19 @@ Address = tuple[int, int]
 
 class OutOfFreeBlocksError(Exception):
     """More holes than ggml keeps count of: llama.cpp aborts with ``out of free blocks``."""
+
+
+def no_room(size: int) -> Exception:
+    """What ends the packing of a graph when no chunk has room for ``size`` bytes: llama.cpp's abort.
+
+    From 2**64 bytes on llama.cpp would count wrongly, and what it then does is nobody's guess.
+    """
+    if size >= 1 << 64:
+        return BadHyperParameter(
+            f"a tensor of the graph has {size:,} bytes, more than 64 bits can count; take a smaller -c or -ub, or"
+            " another model"
+        )
+    return OutOfFreeBlocksError("graph allocation: failed to reserve memory")
 
 
 class Chunk:
@@ -108,8 +122,8 @@ class DynTallocr:
 
     def _new_chunk(self, size: int) -> int:
         n = len(self.chunks)
-        if n >= MAX_CHUNKS:
-            raise OutOfFreeBlocksError("graph allocation: failed to reserve memory")
+        if n >= MAX_CHUNKS or size > UNLIMITED:
+            raise no_room(size)
         self.chunks.append(Chunk(UNLIMITED if n == MAX_CHUNKS - 1 else max(size, self.max_chunk_size)))
         return n
 

@@ -14,6 +14,7 @@ from math import prod
 from typing import Concatenate, ParamSpec, TypeVar
 
 from memplan.errors import (
+    BadLength,
     BadMagic,
     BadValue,
     DuplicateKey,
@@ -35,7 +36,17 @@ DEFAULT_ALIGNMENT = 32  # GGUF_DEFAULT_ALIGNMENT
 ARRAY_LIMIT = 4096
 """Arrays of at most this many elements become tuples; longer ones are skipped."""
 
+MAX_TENSORS = 1 << 17
+"""The most tensors of a file: more than twice what 512 layers of any architecture have."""
+
 _MAX_KEY = 0xFFFF  # the specification's limit
+_MAX_KEYS = 1 << 16
+_KEPT = 8 << 20
+"""About how many bytes of a header's keys and values are kept: what decides memory is a thousandth of it."""
+
+_MAX_NAMES = 4 << 20
+"""Bytes of all keys' names."""
+
 _INT64_MAX = 2**63 - 1
 _SIZE_MAX = 2**64 - 1
 
@@ -72,7 +83,10 @@ _LOOKS_LIKE = {
 
 @dataclass(frozen=True, slots=True)
 class SkippedArray:
-    """A metadata array too long to keep: its ``element`` type (gguf_type_name's spelling) and its ``length``."""
+    """A metadata array too long to keep: its ``element`` type (gguf_type_name's spelling) and its ``length``.
+
+    A string that is too long is one, too, of ``length`` bytes of type ``str``.
+    """
 
     element: str
     length: int
@@ -158,15 +172,24 @@ def parse_header(file: Readable, name: str) -> Header:
     ``file`` needs ``read(n)``; with ``seek`` and ``tell`` too, lengths are checked against its size. Raises a leaf of
     HeaderError, or SourceError when ``file`` cannot be read. (ggml/src/gguf.cpp: gguf_init_from_reader, v0.5.0.)
     """
+    return parse_measured(file, name)[0]
+
+
+def parse_measured(file: Readable, name: str) -> tuple[Header, int]:
+    """The same, and how many bytes it has, from the magic to the end of the tensor table."""
     r = ByteReader(file, name)
     version = _start(r)
     n_tensors, n_keys = r.u64(), r.u64()
     r.kind = "the header"
     r.require(24 * n_tensors, f"the header counts {_count(n_tensors, 'tensor')} of 24 bytes or more")
     r.require(13 * n_keys, f"the header counts {_count(n_keys, 'key')} of 13 bytes or more")
+    for count, what, most in ((n_tensors, "tensor", MAX_TENSORS), (n_keys, "key", _MAX_KEYS)):
+        if count > most:
+            r.fail(BadLength, f"the header counts {_count(count, what)}, more than {most} are not read")
     metadata, value_types = _metadata(r, n_keys)
     alignment = _alignment(r, metadata, value_types)
-    return Header(version, metadata, _tensors(r, n_tensors, alignment), alignment, 1, name, value_types)
+    tensors = _tensors(r, n_tensors, alignment)
+    return Header(version, metadata, tensors, alignment, 1, name, value_types), r.position
 
 
 def _start(r: ByteReader) -> int:
@@ -195,6 +218,7 @@ def _start(r: ByteReader) -> int:
 def _metadata(r: ByteReader, count: int) -> tuple[dict[str, Value], dict[str, str]]:
     metadata: dict[str, Value] = {}
     types: dict[str, str] = {}
+    names, kept = 0, 0
     for i in range(count):
         at = r.position
         r.kind, r.which = "key number", i
@@ -204,29 +228,50 @@ def _metadata(r: ByteReader, count: int) -> tuple[dict[str, Value], dict[str, st
         if key in metadata:
             r.fail(DuplicateKey, f"key {shown(key)} occurs twice", at=at)
         r.kind, r.which = "key", key
-        metadata[key], types[key] = _value(r)
+        names += len(key)
+        if names > _MAX_NAMES:
+            r.fail(BadLength, f"the keys' names take more than {_MAX_NAMES} bytes", at=at)
+        before = r.position
+        value, types[key] = _value(r, _KEPT - kept)
+        metadata[key] = value
+        if not isinstance(value, SkippedArray):
+            kept += 64 + 8 * (len(value) if isinstance(value, tuple) else 0) + r.position - before
     return metadata, types
 
 
-def _value(r: ByteReader) -> tuple[Value, str]:
+def _value(r: ByteReader, room: int) -> tuple[Value, str]:
+    """The next value and its type; what has more bytes than there is ``room`` for is passed over."""
     kind = r.u32()
     if kind == _ARRAY:
         element = r.u32()
-        return _array(r, element, _type_name(r, element))
+        return _array(r, element, _type_name(r, element), room)
     name = _type_name(r, kind)
     if name == "str":
-        return r.string().decode("utf-8", "replace"), name
+        length = r.string_length()
+        if length <= room:
+            return r.take(length).decode("utf-8", "replace"), name
+        r.skip(length)
+        return SkippedArray(name, length), name
     scalar = _SCALARS[kind]
     value: Scalar = scalar.unpack(r.take(scalar.size))[0]
     return value, name
 
 
-def _array(r: ByteReader, element: int, name: str) -> tuple[Value, str]:
+def _array(r: ByteReader, element: int, name: str, room: int) -> tuple[Value, str]:
     n = r.u64()
-    keep = n <= ARRAY_LIMIT
+    keep = n <= ARRAY_LIMIT and 16 * n <= room
     if name == "str":
+        strings: list[str] = []
+        while keep and len(strings) < n:
+            length = r.string_length()
+            room -= length + 16
+            if room < 0:
+                r.skip(length)
+                r.skip_strings(n - len(strings) - 1)
+                return SkippedArray(name, n), "arr[str]"
+            strings.append(r.take(length).decode("utf-8", "replace"))
         if keep:
-            return tuple([r.string().decode("utf-8", "replace") for _ in range(n)]), "arr[str]"
+            return tuple(strings), "arr[str]"
         r.skip_strings(n)
     else:
         size = n * _SCALARS[element].size

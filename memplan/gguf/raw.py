@@ -10,10 +10,11 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO, FileIO
 from typing import BinaryIO, Final
 
 from memplan.errors import SourceError
-from memplan.gguf.header import Header, SkippedArray, TensorInfo, Value, parse_header
+from memplan.gguf.header import Header, SkippedArray, TensorInfo, Value, parse_header, parse_measured
 from memplan.gguf.reader import Readable
 from memplan.outfile import Kind
 
@@ -24,6 +25,7 @@ _IDS = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "boo
 _IDS |= {"i64": 11, "f64": 12}
 _CODES = dict(zip(_IDS, "BbHhIif?sQqd", strict=True))
 _STR, _ARRAY = 8, 9
+_MAX_ALIGNMENT: Final = 1 << 16
 _SLACK: Final = 1 << 16
 """Bytes after a header that are looked at one by one; a hole starts at the file system's next block."""
 
@@ -33,18 +35,18 @@ class Recorder:
 
     def __init__(self, file: Readable) -> None:
         self._file = file
-        self._parts: list[bytes] = []
+        self._data = bytearray()
 
     def read(self, size: int, /) -> bytes:
         """At most ``size`` bytes; none at the end."""
         data = bytes(self._file.read(size) or b"")
-        self._parts.append(data)
+        self._data += data
         return data
 
     @property
     def data(self) -> bytes:
         """Everything read so far."""
-        return b"".join(self._parts)
+        return bytes(self._data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,20 @@ class RawHeader:
     header: Header
     data: bytes
     """All of it, from the magic to the end of the tensor table, without padding."""
-    keys: Mapping[str, bytes]
+    keys: Mapping[str, bytes | memoryview]
     tensors: bytes
 
 
 def read_raw(file: Readable, name: str) -> RawHeader:
     """Read a header with its bytes. Raises what ``parse_header`` raises."""
+    if isinstance(file, FileIO | BytesIO) and file.seekable():
+        start = file.tell()
+        header, length = parse_measured(file, name)
+        file.seek(start)
+        data = file.read(length)
+        if len(data) < length:
+            raise SourceError(f"{name}: its header changed while it was read; try again")
+        return take_apart(header, data)
     recorder = Recorder(file)
     return take_apart(parse_header(recorder, name), recorder.data)
 
@@ -68,13 +78,14 @@ def take_apart(header: Header, data: bytes) -> RawHeader:
     """Find where the entries of a header that was parsed begin and end in ``data``, its bytes and perhaps more."""
     n_tensors, n_keys = struct.unpack_from("<QQ", data, 8)
     at = 24
-    keys: dict[str, bytes] = {}
+    view = memoryview(data)  # a vocabulary is not copied
+    keys: dict[str, bytes | memoryview] = {}
     for _ in range(n_keys):
         start = at
         (length,) = _U64.unpack_from(data, at)
         name = data[at + 8 : at + 8 + length].decode()
         at = _after_value(data, at + 8 + length)
-        keys[name] = data[start:at]
+        keys[name] = view[start:at]
     table = at
     for _ in range(n_tensors):
         (length,) = _U64.unpack_from(data, at)
@@ -101,10 +112,19 @@ def _after_value(data: bytes, at: int) -> int:
     return at
 
 
-def assemble(version: int, keys: Sequence[bytes], tensors: Sequence[bytes], alignment: int) -> bytes:
-    """A header-only file: the entries, padded to where the tensor data would start."""
-    data = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys)) + b"".join(keys) + b"".join(tensors)
-    return data + b"\0" * (-len(data) % alignment)
+def assemble(version: int, keys: Sequence[bytes | memoryview], tensors: Sequence[bytes], alignment: int) -> bytes:
+    """A header-only file: the entries, padded to where the tensor data would start. Raises SourceError."""
+    start = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
+    return padded((start, *keys, *tensors), alignment)
+
+
+def padded(parts: Sequence[bytes | memoryview], alignment: int) -> bytes:
+    """A header's parts, and zeros up to where tensor data would start. Raises SourceError for a senseless alignment."""
+    if alignment > _MAX_ALIGNMENT:
+        raise SourceError(
+            f"general.alignment is {alignment}: a header of that size is not written, of {_MAX_ALIGNMENT} at most"
+        )
+    return b"".join((*parts, b"\0" * (-sum(map(len, parts)) % alignment)))
 
 
 def key_entry(name: str, kind: str, value: Value) -> bytes:
@@ -144,10 +164,9 @@ def is_header_only(file: BinaryIO) -> bool:
 
     Raises what ``read_raw`` raises.
     """
-    raw = read_raw(file, "")
-    end = len(raw.data)
+    header, end = parse_measured(file, "")
     file.seek(end)
-    if not raw.header.tensors or file.read(_SLACK).strip(b"\0"):
+    if not header.tensors or file.read(_SLACK).strip(b"\0"):
         return False
     size = file.seek(0, os.SEEK_END)
     if size <= end + _SLACK:

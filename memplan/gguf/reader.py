@@ -103,10 +103,14 @@ class ByteReader:
 
     def string(self, limit: int = MAX_STRING) -> bytes:
         """A string of at most ``limit`` bytes, as its bytes."""
+        return self.take(self.string_length(limit))
+
+    def string_length(self, limit: int = MAX_STRING) -> int:
+        """Bytes of the string that follows, at most ``limit``."""
         n = self.u64()
         if n > limit:
             self.fail(BadLength, f"{self.reading} has a string of {n} bytes, more than {limit}", at=self.position - 8)
-        return self.take(n)
+        return n
 
     def skip(self, n: int) -> None:
         """Pass over ``n`` bytes; by seeking when they are not in the buffer yet."""

@@ -52,11 +52,11 @@ def read_remote(model: str, access: Access | None = None) -> Header:
     Raises RemoteError when it cannot be had, and what ``read_header`` raises for its contents.
     """
     raws = read_remote_raw(model, access)
-    return raws[0].header if len(raws) == 1 else merge_shards([raw.header for raw in raws])
+    return raws[0].header if len(raws) == 1 else merge_shards(raw.header for raw in raws)
 
 
 def read_remote_raw(model: str, access: Access | None = None) -> list[RawHeader]:
-    """The same, a RawHeader for each shard, in order."""
+    """The same, a RawHeader for each shard, in order; the bytes of the first alone."""
     access = access or Access()
     location = hub.locate(model)
     address = location.address or location.file(hub.choose(location, _listing(location, access)))

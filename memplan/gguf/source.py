@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from io import BytesIO, FileIO
 from pathlib import Path
 from typing import TypeVar, Union
 
 from memplan.errors import DuplicateTensor, MissingShard, ShardMismatch, SourceError, shown
-from memplan.gguf.header import Header, TensorInfo, parse_header
+from memplan.gguf.header import MAX_TENSORS, Header, TensorInfo, parse_header
 from memplan.gguf.reader import Readable
 from memplan.infile import open_input
 
@@ -53,27 +53,35 @@ def read_header(source: Source, name: str | None = None) -> Header:
     return header
 
 
-def merge_shards(headers: Sequence[Header]) -> Header:
+def merge_shards(headers: Iterable[Header]) -> Header:
     """Put the headers of all shards of one model, in order, into one Header; the first gives name and metadata.
 
     Raises ShardMismatch when ``split.no``, ``split.count`` or ``split.tensors.count`` say that they do not belong
     together, DuplicateTensor when two shards hold the same tensor.
     """
-    first, count = headers[0], len(headers)
+    first: Header | None = None
     tensors: dict[str, TensorInfo] = {}
+    names: list[str] = []
     for i, header in enumerate(headers):
+        first = first or header
+        count = _split_count(first)
+        names.append(header.name)
         for key, wanted in (("split.no", i), ("split.count", count)):
             got = header.metadata.get(key)
-            if got != wanted:
+            if got != wanted or isinstance(got, bool | float):
                 said = "is missing" if got is None else f"is {got}"
                 raise ShardMismatch(f"{header.name}: {key} {said}, {wanted} expected; all shards must be of one split")
         for name, tensor in header.tensors.items():
             if name in tensors:
-                other = headers[tensors[name].shard].name
+                other = names[tensors[name].shard]
                 raise DuplicateTensor(
                     f"{header.name}: tensor {shown(name)} is in {other} too; download the shards again"
                 )
             tensors[name] = replace(tensor, shard=i) if i else tensor
+        if len(tensors) > MAX_TENSORS:
+            raise ShardMismatch(f"{first.name}: its shards hold more than {MAX_TENSORS} tensors, which are not read")
+    if first is None or len(names) != count:
+        raise ShardMismatch(f"{len(names)} shards given, of a model that has another number; give all of one split")
     total = first.metadata.get("split.tensors.count")
     if total != len(tensors):
         raise ShardMismatch(
@@ -93,7 +101,7 @@ def _read_model(path: str, name: str | None) -> Header:
     if missing:
         some = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise MissingShard(f"{header.name}: {some} missing in the same folder; download all {count} shards")
-    return merge_shards([header if p == path else _read_file(p, None) for p in paths])
+    return merge_shards(header if p == path else _read_file(p, None) for p in paths)
 
 
 def shard_paths(path: str, count: int, name: str = "") -> list[str]:

@@ -6,14 +6,17 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.gguf.header import Header, SkippedArray
-from memplan.gguf.raw import RawHeader, assemble, key_entry, read_raw, tensor_entries
+from memplan.gguf.header import Header, SkippedArray, parse_header
+from memplan.gguf.raw import RawHeader, assemble, key_entry, padded, read_raw, tensor_entries
 from memplan.gguf.source import merge_shards, other_shards, read_file, read_header, shard_paths
 from memplan.models.builtin import builtin_header, is_builtin
 from memplan.models.open import check_name, is_remote
 
 if TYPE_CHECKING:
     from memplan.gguf.remote import Access
+
+
+_Keys = dict[str, bytes | memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,12 @@ def header_file(model: str, access: Access | None = None, *, vocabulary: bool = 
     """
     raws = _raw_headers(model, access)
     first = raws[0]
-    header = merge_shards([raw.header for raw in raws]) if len(raws) > 1 else first.header
+    header = merge_shards(raw.header for raw in raws) if len(raws) > 1 else first.header
     tensors, end = tensor_entries(list(header.tensors.values()), header.alignment)
     if len(raws) == 1 and vocabulary:
-        data = first.data + b"\0" * (-len(first.data) % header.alignment)
+        data = padded([first.data], header.alignment)
         return HeaderFile(data, len(data) + end, _tokens(header))
-    keys = {key: entry for key, entry in first.keys.items() if not (len(raws) > 1 and key.startswith("split."))}
+    keys: _Keys = {key: entry for key, entry in first.keys.items() if not (len(raws) > 1 and key.startswith("split."))}
     if not vocabulary:
         keys = _without_vocabulary(header, keys)
     data = assemble(header.version, list(keys.values()), tensors, header.alignment)
@@ -74,8 +77,12 @@ def _raw_headers(model: str, access: Access | None) -> list[RawHeader]:
     if not os.path.isfile(model):  # a pipe can be read once, and has no shards beside it
         return [read_file(model, model, read_raw)]
     header = read_header(model)
-    paths = shard_paths(model, header.shards) if header.shards > 1 else [model]
-    return [read_file(path, path, read_raw) for path in paths]
+    if header.shards < 2:
+        return [read_file(model, model, read_raw)]
+    # of other shards the tensors are asked for, which the header has
+    first, *others = shard_paths(model, header.shards)
+    rest = (read_file(path, path, parse_header) for path in others)
+    return [read_file(first, first, read_raw), *(RawHeader(header, b"", {}, b"") for header in rest)]
 
 
 def _encoded(header: Header) -> RawHeader:
@@ -86,7 +93,7 @@ def _encoded(header: Header) -> RawHeader:
     return RawHeader(replace(header), data, keys, b"".join(tensors))
 
 
-def _without_vocabulary(header: Header, keys: dict[str, bytes]) -> dict[str, bytes]:
+def _without_vocabulary(header: Header, keys: _Keys) -> _Keys:
     kept = {key: entry for key, entry in keys.items() if not key.startswith("tokenizer.")}
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     size_key = f"{header.metadata.get('general.architecture', '')}.vocab_size"

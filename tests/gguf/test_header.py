@@ -236,3 +236,35 @@ def test_what_is_said_of_other_files(data: bytes, said: str) -> None:
         parse_header(Pipe(), "bad.gguf")
     if data[:4] != b"GGUF":
         assert said in str(piped.value)
+
+
+@pytest.mark.parametrize("kind", ["arr[u32]", "arr[str]", "str"])
+def test_what_is_not_needed_is_not_kept(kind: str) -> None:
+    every: dict[str, list[int] | list[str] | str]
+    every = {"arr[u32]": list(range(4000)), "arr[str]": ["x" * 50] * 300, "str": "y" * 16_000}
+    values = every[kind]
+    keys = [writer.key("general.architecture", "str", "deepseek4"), writer.key("general.tags", "arr[str]", ["a"])]
+    keys += [writer.key(f"k{i}", kind, values) for i in range(1200)] + [writer.key("last", "u32", 7)]
+    for data in (writer.raw(keys, []), b"x" + writer.raw(keys, [])):
+        file = io.BytesIO(data)
+        file.seek(len(data) - len(writer.raw(keys, [])))
+        tracemalloc.start()
+        h = read_header(file)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 32 << 20
+        assert (h.metadata["general.tags"], h.metadata["last"], len(h.metadata)) == (("a",), 7, 1203)
+        assert h.metadata["k0"] == (values if kind == "str" else tuple(values))
+        assert h.metadata["k1199"] == SkippedArray("u32" if "u32" in kind else "str", len(values))
+        assert h.value_types["k1199"] == kind
+
+
+def test_counts_and_names_have_limits() -> None:
+    keys = [writer.key(f"{i:x}", "u8", 0) for i in range(70_000)]
+    with pytest.raises(errors.BadLength, match="counts 70000 keys, more than 65536"):
+        read_header(writer.raw(keys, []))
+    with pytest.raises(errors.BadLength, match="names take more than"):
+        read_header(writer.raw([writer.key(f"{i}" + "k" * 60_000, "u8", 0) for i in range(80)], []))
+    entries = writer.tensors([(f"{i:x}", (1,), "f32") for i in range(140_000)])
+    with pytest.raises(errors.BadLength, match="counts 140000 tensors, more than 131072"):
+        read_header(writer.raw([], entries))

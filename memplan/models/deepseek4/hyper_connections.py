@@ -45,6 +45,7 @@ class HyperConnections(Pieces):
         comb = ops.soft_max(comb)
         eps = ops.fill(ops.new(F32, 1))
         comb = ops.add(comb, eps)
+        self.graph.check_room(5 * self.hp.hc_sinkhorn_iters)  # a round has that many tensors, and views
         for i in range(self.hp.hc_sinkhorn_iters):
             if i:
                 comb = ops.div(comb, ops.add(ops.sum_rows(comb), eps))
