@@ -11,6 +11,7 @@ from memplan.ggml.ops.common import GGMLAssertError, new, new_input
 from memplan.ggml.ops.elementwise import (
     add,
     add_id,
+    add_inplace,
     clamp,
     clamp_inplace,
     cumsum,
@@ -75,6 +76,7 @@ __all__ = [
     "GGMLAssertError",
     "add",
     "add_id",
+    "add_inplace",
     "arange",
     "argsort",
     "argsort_top_k",

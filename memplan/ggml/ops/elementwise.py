@@ -21,6 +21,12 @@ def add(a: Tensor, b: Tensor) -> Tensor:
     return _binary("ADD", a, b)
 
 
+def add_inplace(a: Tensor, b: Tensor) -> Tensor:
+    """The same where ``a`` lies (``ggml_add_inplace``)."""
+    _binary("ADD", a, b)
+    return view_of(a, "ADD", a.ne, a.nb, [a, b])
+
+
 def sub(a: Tensor, b: Tensor) -> Tensor:
     """``a - b`` (``ggml_sub``)."""
     return _binary("SUB", a, b)

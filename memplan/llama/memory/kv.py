@@ -101,10 +101,10 @@ class CacheBuilder:
         tensors = []
         own = list(layers)
         for il in own:
-            n_k = head or hp.n_embd_k_gqa(il)
+            n_k, n_v = head or hp.n_embd_k_gqa(il), hp.n_embd_head_v(il) if head else hp.n_embd_v_gqa(il)
             tensors.append(self.tensor(f"cache_k{suffix}", self.type_k, (n_k, size, n_stream, 1), il))
             if values:
-                n_v = hp.n_embd_v_gqa_max if self.v_trans else hp.n_embd_v_gqa(il)
+                n_v = hp.n_embd_v_gqa_max if self.v_trans and not head else n_v
                 tensors.append(self.tensor(f"cache_v{suffix}", self.type_v, (n_v, size, n_stream, 1), il))
         k_heads = {head} if head else {hp.n_embd_head_k(il) for il in own}
         v_heads = {hp.n_embd_head_v(il) for il in own}
