@@ -73,11 +73,9 @@ def _may_be_lucky(search: Search, costs: LayerCosts, found: Candidate) -> bool:
     layers = sorted({e.layer for layer in hashed for e in layer if e.names[0] in found.layout.host})
     if found.layout.no_op_offload or "-ot" not in found.args:
         return False
-    at, first = found.args.index("-ot") + 1, costs.devices[0]
+    first = costs.devices[0]
     for il in layers[:2]:
-        args = list(found.args)
-        args[at] += rf",\.{il}\.ffn_gate_shexp={HOST}"
-        other = search.estimate(args)
+        other = search.estimate((*found.args, "-ot", rf"\.{il}\.ffn_gate_shexp={HOST}"))
         if other.refused is None and other.devices[first].compute < found.estimate.devices[first].compute - LUCK:
             return True
     return False

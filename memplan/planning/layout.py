@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from memplan.planning.layer_costs import Expert, LayerCosts
-from memplan.planning.overrides import write_overrides
+from memplan.planning.overrides import override_words, write_overrides
 
 HOST = "CPU"
 """llama.cpp's buffer type name for the host."""
@@ -67,8 +67,7 @@ def layout_args(layout: Layout, costs: LayerCosts) -> list[str]:
     rules = write_overrides(wanted, costs.all_names)
     if not rules and layout.one_copy:
         rules = [("output_norm", costs.names[layout.homes()[-1]])]
-    if rules:
-        args += ["-ot", ",".join(f"{pattern}={buffer}" for pattern, buffer in rules)]
+    args += override_words(rules)
     if layout.no_op_offload:
         args.append("--no-op-offload")
     return args

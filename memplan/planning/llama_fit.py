@@ -16,7 +16,7 @@ from memplan.planning.fit_bound import Settled, Sizes
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import EVERY_LAYER, HOST, Layout
 from memplan.planning.nearest import PLACEMENT
-from memplan.planning.overrides import matched, write_overrides
+from memplan.planning.overrides import Rule, matched, override_words, write_overrides
 from memplan.planning.partition import LayerPartitioner
 from memplan.planning.problem import Candidate, gpu_weights
 from memplan.planning.search import Search
@@ -66,15 +66,21 @@ class _Share:
 
 @dataclass(frozen=True, slots=True)
 class FitAnswer:
-    """What ``--fit`` would load: the flags that ask for the same, and their estimate; the layers on GPUs in all.
+    """What ``--fit`` would load: the layers on GPUs by ``-ngl`` and ``-ts``, what ``-ot`` overrides, and the estimate.
 
     ``elsewhere``: experts that are not with their layer, and the device (-1: the host).
     """
 
-    args: tuple[str, ...]
+    layer_words: tuple[str, ...]
+    rules: tuple[Rule, ...]
     estimate: Estimate
     counts: tuple[int, ...]
     elsewhere: Mapping[str, int]
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """The flags that ask for the same."""
+        return (*self.layer_words, *override_words(self.rules))
 
     @property
     def layers(self) -> int:
@@ -102,17 +108,11 @@ class FitAnswer:
 
     def _shorter(self, costs: LayerCosts, first: int) -> tuple[str, ...]:
         """The same flags, layers that are alike folded into one pattern."""
-        args = list(self.args)
-        if not first:
-            args[1] = str(EVERY_LAYER)
-        if "-ot" not in args:
-            return tuple(args)
-        rules = [rule.rpartition("=")[::2] for rule in args[-1].split(",")]
-        odd = [rule for rule in rules if not rule[0].endswith(_PARTS[_WHOLE])]
+        layers = self.layer_words if first else ("-ngl", str(EVERY_LAYER), *self.layer_words[2:])
+        odd = [rule for rule in self.rules if not rule[0].endswith(_PARTS[_WHOLE])]
         rest = [name for name in costs.all_names if name not in matched(odd, costs.all_names)]
-        folded = write_overrides(matched([rule for rule in rules if rule not in odd], rest), rest)
-        args[-1] = ",".join(f"{pattern}={buffer}" for pattern, buffer in (*odd, *folded))
-        return tuple(args)
+        folded = write_overrides(matched([rule for rule in self.rules if rule not in odd], rest), rest)
+        return (*layers, *override_words([*odd, *folded]))
 
 
 def replay_fit(search: Search, costs: LayerCosts, always: bool = True, beat: int = 0) -> FitAnswer | None:
@@ -165,16 +165,16 @@ class _Replay:
             raise _GaveUp
         if sum(self.targets) > sum(self._ask(["-ot", rf"blk\.\d+{_PARTS[_WHOLE]}={HOST}"])):
             self._experts()
-        args = self._args(self.shares, self.overflow)
+        layers, rules = self._placed(self.shares, self.overflow)
         counts = tuple(share.layers for share in self.shares)
-        return FitAnswer(tuple(args), self.search.estimate(args), counts, self._elsewhere(args))
+        found = self.search.estimate((*layers, *override_words(rules)))
+        return FitAnswer(layers, rules, found, counts, self._elsewhere(rules))
 
-    def _elsewhere(self, args: Sequence[str]) -> dict[str, int]:
+    def _elsewhere(self, rules: Sequence[Rule]) -> dict[str, int]:
         """Where overrides put experts of layers that are on GPUs."""
         costs = self.costs
         first = costs.n_items - sum(share.layers for share in self.shares)
         names = [name for layer in costs.experts[first:] for e in layer for name in e.names]
-        rules = [rule.rpartition("=")[::2] for rule in args[-1].split(",")] if "-ot" in args else []
         numbers = {name: i for i, name in enumerate(costs.names)}
         return {name: numbers.get(buffer, -1) for name, buffer in matched(rules, names).items()}
 
@@ -189,22 +189,26 @@ class _Replay:
     def _load(self, shares: Sequence[_Share], overflow: Sequence[str]) -> list[int]:
         return self._ask(self._args(shares, overflow))
 
-    def _args(self, shares: Sequence[_Share], overflow: Sequence[str]) -> list[str]:
-        """The flags (``set_ngl_tensor_split_tbo``)."""
+    def _args(self, shares: Sequence[_Share], overflow: Sequence[str]) -> tuple[str, ...]:
+        layers, rules = self._placed(shares, overflow)
+        return (*layers, *override_words(rules))
+
+    def _placed(self, shares: Sequence[_Share], overflow: Sequence[str]) -> tuple[tuple[str, ...], tuple[Rule, ...]]:
+        """The flags (``set_ngl_tensor_split_tbo``): of layers, and the rules of ``-ot``."""
         total = sum(share.layers for share in shares)
-        args = ["-ngl", str(total)]
+        layers = ["-ngl", str(total)]
         if self.last and total:
-            args += ["-ts", ",".join(str(share.layers) for share in shares)]
-        rules = []
+            layers += ["-ts", ",".join(str(share.layers) for share in shares)]
+        rules: list[Rule] = []
         il = self.n_items - total
         for share, elsewhere in zip(shares, overflow, strict=True):
             il += share.full
             if share.part:
-                rules.append(rf"blk\.{il}{_PARTS[share.lost]}={elsewhere}")
+                rules.append((rf"blk\.{il}{_PARTS[share.lost]}", elsewhere))
                 others = "|".join(map(str, range(il + 1, il + share.part)))
-                rules += [rf"blk\.({others}){_PARTS[_WHOLE]}={HOST}"] if others else []
+                rules += [(rf"blk\.({others}){_PARTS[_WHOLE]}", HOST)] if others else []
             il += share.part
-        return [*args, "-ot", ",".join(rules)] if rules else args
+        return tuple(layers), tuple(rules)
 
     def _attention(self) -> bool:
         """Hand out layers without experts, from the last GPU to the first; whether none is left."""

@@ -91,7 +91,7 @@ def _all_smaller(probe: Prober) -> Change | None:
     probe.estimates += rest.estimates
     if change is None:
         return None
-    return replace(change, change=" ".join((*words, *change.change.split())), args=(*words, *change.args), kept=0.0)
+    return replace(change, words=(*words, *change.words), args=(*words, *change.args), kept=0.0)
 
 
 def _smaller(probe: Prober, known: Sequence[Change]) -> Iterator[Change | None]:
@@ -100,13 +100,13 @@ def _smaller(probe: Prober, known: Sequence[Change]) -> Iterator[Change | None]:
     ``known``: changes that fit otherwise: of those settings, only what keeps more is of interest.
     """
     flags = probe.flags
-    kept = {change.args[0]: change for change in known}
+    kept = {change.words[0]: change for change in known}
 
     def share(flag: str) -> float:
         return kept[flag].kept if flag in kept else 0.0
 
     def next_to(flag: str) -> int:
-        return int(kept[flag].args[1]) + 1 if flag in kept else 0
+        return kept[flag].value + 1 if flag in kept else 0
 
     yield (context := probe.context(least=next_to("-c")))
     yield (ubatch := probe.ubatch(least=next_to("-ub")))
@@ -139,7 +139,7 @@ def _without_gpus(failed: Search) -> Change | None:
     args = ("-ngl", "0", *(("--no-op-offload",) if failed.flags.op_offload else ()))
     estimate = failed.estimate(args)
     fits = leaves_margins(estimate, failed.problem.margins)
-    return Change(" ".join(args), args, estimate, 0.0) if fits else None
+    return Change(args, args, estimate, 0.0) if fits else None
 
 
 def without_placement(problem: Problem, chosen: Words, probe: Prober) -> Change | None:
@@ -159,7 +159,7 @@ def without_placement(problem: Problem, chosen: Words, probe: Prober) -> Change 
     if found is None:
         return None
     args = (*without(chosen, PLACEMENT), *fewer, *found.args)
-    return Change(f"without {' '.join(drop)}", args, found.estimate, 0.5, drop)
+    return Change((), args, found.estimate, 0.5, drop)
 
 
 def few_enough(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -30,6 +30,11 @@ def write_overrides(wanted: Mapping[str, str], names: Sequence[str]) -> list[Rul
     return rules
 
 
+def override_words(rules: Sequence[Rule]) -> tuple[str, ...]:
+    """The rules as one ``-ot``; nothing when there is none."""
+    return ("-ot", ",".join(f"{pattern}={buffer}" for pattern, buffer in rules)) if rules else ()
+
+
 def matched(rules: Iterable[Rule], names: Iterable[str]) -> dict[str, str]:
     """The buffer type that the rules send each name to; names that no rule matches are left out."""
     searches = [(compile_pattern(pattern), buffer) for pattern, buffer in rules]

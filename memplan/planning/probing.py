@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from memplan.estimator import model_of
@@ -40,17 +40,23 @@ Words = tuple[str, ...]
 class Change:
     """A change with which a plan fits.
 
-    ``change``: what to change, as it is written on a command line.  ``args``: the changed flags and all placement
-    flags, to add to the user's own.  ``drop``: flags of the user's that must go.  ``kept``: about how much of the
-    setting is left, 1 for all.  ``estimate``: exact.  ``host_layers``: how many layers are on the host.
+    ``words``: the changed flags.  ``args``: those and all placement flags, to add to the user's own.  ``drop``: flags
+    of the user's that must go.  ``kept``: about how much of the setting is left, 1 for all.  ``estimate``: exact.
+    ``host_layers``: how many layers are on the host.  ``value``: the number that a flag was changed to, if it is one.
     """
 
-    change: str
+    words: Words
     args: Words
     estimate: Estimate
     kept: float
     drop: Words = ()
     host_layers: int = 0
+    value: int = 0
+
+    @property
+    def change(self) -> str:
+        """What to change, as it is written on a command line."""
+        return f"without {' '.join(self.drop)}" if self.drop else " ".join(self.words)
 
 
 class Prober:
@@ -81,7 +87,7 @@ class Prober:
         found = self._find(words, "good")
         if found is None:
             return None
-        return Change(" ".join(words), (*words, *found.args), found.estimate, kept, host_layers=found.layout.first)
+        return Change(words, (*words, *found.args), found.estimate, kept, host_layers=found.layout.first)
 
     def _find(self, words: Sequence[str], effort: Effort) -> Candidate | None:
         search = Search(self.problem.with_words(*words), self.hints)
@@ -113,7 +119,7 @@ class Prober:
         while steps is not None:
             change = self.change(("-c", str(steps * step)), steps * step / n_ctx)
             if change is not None:
-                return change
+                return replace(change, value=steps * step)
             steps = steps - 1 if steps > low else None
         return None
 
@@ -123,7 +129,8 @@ class Prober:
         sizes = [2**n for n in range(5, 8)] + list(range(step, asked, step))
         sizes = [ub for ub in sizes if least <= ub < asked]
         last = largest_number(len(sizes) - 1, lambda n: self.fits(("-ub", str(sizes[n]))), 0)
-        return None if last is None else self.change(("-ub", str(sizes[last])), sizes[last] / asked)
+        change = None if last is None else self.change(("-ub", str(sizes[last])), sizes[last] / asked)
+        return None if last is None or change is None else replace(change, value=sizes[last])
 
     def first_of(self, options: Options, more_than: float = 0.0) -> Change | None:
         """The first that fits of options that keep more of the setting than ``more_than``."""

@@ -86,7 +86,7 @@ def _lowered(probe: Prober, axis: str) -> Words:
         else:
             change = probe.first_of(cache_types(flags) if axis == "cache" else _fewer_slots(flags, probe.n_ctx))
         if change is not None:
-            return tuple(change.change.split())
+            return change.words
     return ()
 
 
