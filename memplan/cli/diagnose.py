@@ -72,7 +72,7 @@ def run(argv: Sequence[str]) -> int:
     # flags with values that llama-server would not take are the user's, not the log's
     flags = parse_flags(arguments.flags, arguments.app)
 
-    from memplan.diagnosing.diagnosis import Asked, diagnose_all
+    from memplan.diagnosing.diagnosis import Given, diagnose_all
     from memplan.diagnosing.reader import read_log
     from memplan.output.diagnosis import render_diagnoses, render_diagnoses_json
 
@@ -96,8 +96,8 @@ def run(argv: Sequence[str]) -> int:
         raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
     rig = rig_of(arguments)[0] if given else None
     llama = "" if arguments.llama == "latest" else arguments.llama
-    asked = Asked(header, arguments.flags, rig, llama, whole=bool(app), notes=notes)
-    diagnoses = diagnose_all(chosen(loads, "--all" in arguments.own), asked)
+    given_beside = Given(header, arguments.flags, rig, llama, whole=bool(app), notes=notes)
+    diagnoses = diagnose_all(chosen(loads, "--all" in arguments.own), given_beside)
     if arguments.json:
         sys.stdout.write(render_diagnoses_json(diagnoses))
     else:

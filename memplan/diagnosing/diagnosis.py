@@ -40,7 +40,7 @@ _NO_FLAGS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Given:
     """What the user adds to a log: a model, flags, GPUs, a release; each None or empty when the log has to tell."""
 
     header: Header | None = None
@@ -80,15 +80,15 @@ class Diagnosis:
         return all(row.agrees for row in self.rows) if self.rows else None
 
 
-def diagnose(load: Load, asked: Asked | None = None, answers: Answers | None = None) -> Diagnosis:
+def diagnose(load: Load, asked: Given | None = None, answers: Answers | None = None) -> Diagnosis:
     """Explain one load. Never raises for what the log says; raises MemplanError for what ``asked`` says.
 
     ``answers``: what was asked for other loads.
     """
-    return _Work(load, asked or Asked(), answers or Answers()).result()
+    return _Work(load, asked or Given(), answers or Answers()).result()
 
 
-def diagnose_all(loads: Sequence[Load], asked: Asked | None = None) -> list[Diagnosis]:
+def diagnose_all(loads: Sequence[Load], asked: Given | None = None) -> list[Diagnosis]:
     """Explain every load, those that are the same but for their place in the log once."""
     answers = Answers()
     known: dict[str, Diagnosis] = {}
@@ -104,7 +104,7 @@ def diagnose_all(loads: Sequence[Load], asked: Asked | None = None) -> list[Diag
 class _Work:
     """One diagnosis in the making."""
 
-    def __init__(self, load: Load, asked: Asked, answers: Answers) -> None:
+    def __init__(self, load: Load, asked: Given, answers: Answers) -> None:
         self.load, self.asked, self.answers = load, asked, answers
         self.notes: list[str] = list(asked.notes)
         self.other_model = False
@@ -387,4 +387,4 @@ class _Work:
             self.notes += [note for note in predicted.notes if note not in self.notes]
 
 
-__all__ = ["Asked", "Diagnosis", "Row", "Seen", "diagnose", "diagnose_all"]
+__all__ = ["Diagnosis", "Given", "Row", "Seen", "diagnose", "diagnose_all"]

@@ -10,7 +10,7 @@ import pytest
 from memplan.cli import main
 from memplan.diagnosing import diagnosis
 from memplan.diagnosing.answers import Answers
-from memplan.diagnosing.diagnosis import Asked, Diagnosis
+from memplan.diagnosing.diagnosis import Diagnosis, Given
 from memplan.diagnosing.diagnosis import diagnose as explain
 from memplan.diagnosing.log import Load
 
@@ -54,7 +54,7 @@ def test_loads_that_are_the_same_are_explained_once(
 ) -> None:
     asked = []
 
-    def counted(load: Load, said: Asked | None = None, answers: Answers | None = None) -> Diagnosis:
+    def counted(load: Load, said: Given | None = None, answers: Answers | None = None) -> Diagnosis:
         asked.append(load.line)
         return explain(load, said, answers)
 

@@ -12,7 +12,7 @@ import pytest
 
 from memplan.diagnosing import answers as answers_module
 from memplan.diagnosing import diagnosis as diagnosis_module
-from memplan.diagnosing.diagnosis import Asked, diagnose, diagnose_all
+from memplan.diagnosing.diagnosis import Given, diagnose, diagnose_all
 from memplan.diagnosing.matching import layer_bytes, seen_flags, split_of
 from memplan.diagnosing.rigs import rig_of
 from memplan.errors import FlagError, UnknownRelease
@@ -35,12 +35,12 @@ def test_a_log_that_shows_next_to_nothing() -> None:
     bare = diagnose(load)
     assert bare.cause.kind == "too-little-memory" and bare.estimate is None and bare.notes
     rig = parse_gpus(["RTX PRO 6000:97886:82000"])
-    full = diagnose(load, Asked(builtin_header("deepseek-v4-flash"), ("-c", "131072", "-np", "1"), rig, "v0.5.0"))
+    full = diagnose(load, Given(builtin_header("deepseek-v4-flash"), ("-c", "131072", "-np", "1"), rig, "v0.5.0"))
     assert full.cause.kind == "too-little-memory" and full.agrees and full.mends
     with pytest.raises(UnknownRelease):
-        diagnose(load, Asked(llama="b1"))
+        diagnose(load, Given(llama="b1"))
     with pytest.raises(FlagError):
-        diagnose(load, Asked(builtin_header("deepseek-v4-flash"), ("-ot", "exps=CUDA9"), rig))
+        diagnose(load, Given(builtin_header("deepseek-v4-flash"), ("-ot", "exps=CUDA9"), rig))
 
 
 def test_without_a_prediction_the_logs_own_figures_tell() -> None:
@@ -52,13 +52,13 @@ def test_without_a_prediction_the_logs_own_figures_tell() -> None:
 
 
 def test_another_model_than_the_logs_is_said() -> None:
-    found = diagnose(loads(GOOD)[0], Asked(builtin_header("deepseek-v4-flash:mxfp4")))
+    found = diagnose(loads(GOOD)[0], Given(builtin_header("deepseek-v4-flash:mxfp4")))
     assert any("other tensors" in note for note in found.notes) and not found.agrees
 
 
 def test_no_flags_are_recommended_for_another_model_than_the_logs() -> None:
     (load,) = loads(text("r31-four-slots"))
-    own, other = diagnose(load), diagnose(load, Asked(builtin_header("deepseek-v4-flash:mxfp4")))
+    own, other = diagnose(load), diagnose(load, Given(builtin_header("deepseek-v4-flash:mxfp4")))
     assert own.mends and own.cause.kind == other.cause.kind == "slots"
     assert not other.mends
     assert any("no flags are recommended" in note for note in other.notes)
@@ -144,7 +144,7 @@ def test_a_split_is_found_by_the_weights() -> None:
 )
 def test_gpus_that_cannot_be_the_logs_are_said_and_the_logs_are_taken(gpus: list[str], differs: str) -> None:
     (load,) = loads(text("r8-one-card-short"))
-    found = diagnose(load, Asked(rig=parse_gpus(gpus)))
+    found = diagnose(load, Given(rig=parse_gpus(gpus)))
     assert found.agrees
     notes = [note for note in found.notes if "are not the log's" in note]
     assert len(notes) == bool(differs)

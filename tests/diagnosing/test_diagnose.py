@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.diagnosing.diagnosis import Asked, Diagnosis, diagnose
+from memplan.diagnosing.diagnosis import Diagnosis, Given, diagnose
 from memplan.diagnosing.log import Stage
 from memplan.diagnosing.mends import MARGIN, Mend
 from memplan.diagnosing.rigs import rig_of
@@ -114,7 +114,7 @@ def test_a_build_and_a_flag_that_the_log_does_not_say(monkeypatch: pytest.Monkey
     assert (found.release, found.guessed, found.agrees) == ("b10068", ("--no-op-offload",), True)
     assert len([note for note in found.notes if note.startswith("the log does not say which build it was")]) == 1
     # with the flags given nothing else is tried
-    given = diagnose(found.load, Asked(flags=("-ncmoe", "30"), llama="v0.5.0"))
+    given = diagnose(found.load, Given(flags=("-ncmoe", "30"), llama="v0.5.0"))
     assert (given.release, given.agrees, given.guessed) == ("v0.5.0", False, ())
 
 
@@ -180,7 +180,7 @@ def test_one_card_with_four_slots() -> None:
             + "ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 248034361344\n"
             "graph_reserve: failed to allocate compute buffers\n"
         )[-1],
-        Asked(llama="lid-cuda"),
+        Given(llama="lid-cuda"),
     )  # fmt: skip
     assert found.cause.kind == "slots" and found.mends[0].args == ("-np", "1"), found
 
