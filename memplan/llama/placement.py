@@ -237,6 +237,9 @@ class _Lists:
                 wanted[i] = self._bufts[flags.overrides[rule][1]]
         found = []
         for t, buft in zip(tensors, wanted, strict=True):
+            if t.lazy:
+                found.append(self._cpu_buft)
+                continue
             if buft is self._cpu_buft:  # the CPU by name means any memory that the host's list offers
                 buft = _select(self.cpu, t)
             if buft is None:

@@ -29,6 +29,10 @@ OUTPUT = -2
 """``ModelTensor.layer`` of the output layer."""
 
 
+LAZY_SIZE = 4 << 30
+"""Bytes above which a tensor may be read as its rows are needed (``lazy_read::add``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
     """One weight as it is loaded.
@@ -37,6 +41,7 @@ class ModelTensor:
     hold it.  ``layer``: its block, or INPUT, or OUTPUT.  ``nbytes``: bytes of data.  ``role``: what the graph asks for
     it by; its name, but for what is loaded once more (the embedding as the output) or for several blocks.  ``ssm``: as
     ``Wanted`` has it.  ``duplicated``: it is the one of its name that lies in the same buffer type, if there is one.
+    ``lazy``: its rows are read as they are needed, in plain memory.
     """
 
     name: str
@@ -48,6 +53,7 @@ class ModelTensor:
     role: str
     ssm: StateSpace | None = None
     duplicated: bool = False
+    lazy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,8 @@ class Wanted:
     reshape: bool = False
     skip: bool = False
     duplicated: bool = False
+    lazy: bool = False
+    """TENSOR_READ_LAZY: where it is large, its rows are read as they are needed, and it lies in plain memory."""
     op: str = ""
     role: str = ""
     layer: int | None = None
@@ -112,6 +120,7 @@ _OPS: Mapping[str, str] = {
 
 _OUTPUT_KINDS = frozenset({"output", "output_norm", "output_hc_fn", "output_hc_base", "output_hc_scale"})
 _INPUT_KINDS = frozenset({"token_embd", "per_layer_token_embd"})
+_NORM = re.compile(r"norm(_[12])?$")
 _NAME = re.compile(r"(?:blk\.([0-9]+)\.)?(.*?)(?:\.(weight|bias|scale|input_scale))?$")
 
 
@@ -126,7 +135,7 @@ def parts_of(name: str) -> tuple[int | None, str, str]:
 
 def op_of(kind: str, suffix: str = "weight") -> str:
     """The op that decides where a weight of this kind may lie (``create_tensor``)."""
-    op = _OPS.get(kind) or ("MUL_MAT_ID" if kind.endswith("_exps") else "MUL" if kind.endswith("norm") else "MUL_MAT")
+    op = _OPS.get(kind) or ("MUL_MAT_ID" if kind.endswith("_exps") else "MUL" if _NORM.search(kind) else "MUL_MAT")
     if suffix == "bias":
         return "ADD_ID" if op == "MUL_MAT_ID" else "ADD"
     return op
@@ -170,7 +179,8 @@ def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted]) -> Model
         _, kind, suffix = parts_of(w.role or w.name)
         layer = layer_of(w.role or w.name) if w.layer is None else w.layer
         op, role = w.op or op_of(kind, suffix), w.role or w.name
-        loaded.append(ModelTensor(w.name, info.type, ne, op, layer, nbytes, role, w.ssm, w.duplicated))
+        lazy = w.lazy and nbytes > LAZY_SIZE
+        loaded.append(ModelTensor(w.name, info.type, ne, op, layer, nbytes, role, w.ssm, w.duplicated, lazy))
     return ModelTensors(tuple(loaded), tuple(skipped), _count(len(header.tensors), len(loaded) - again + len(skipped)))
 
 

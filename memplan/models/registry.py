@@ -20,6 +20,7 @@ ARCHITECTURES = (
     "deepseek32",
     "deepseek4",
     "gemma3",
+    "gemma4",
     "glm-dsa",
     "glm4moe",
     "gpt-oss",

@@ -27,6 +27,7 @@ B9842 = Release(
     experts_used_by_layer=False,
     equal_cache_types=False,
     skips_mtp_blocks=False,
+    reads_large_embeddings_lazily=False,
     loads_mtp_biases=True,
     caches_mtp_blocks=True,
     indexer=Indexer.UNFUSED,
@@ -270,6 +271,7 @@ V0_4_0 = replace(
         " reserve holds one more compressed block for each slot. Vulkan has the fused indexer. A"
         " server (RPC) no longer turns pipeline parallelism off."
     ),
+    reads_large_embeddings_lazily=True,
     experts_used_by_layer=True,
     kda_decay_is_factor=True,
     mamba_projects_rows=True,

@@ -79,6 +79,10 @@ class Release:
     """Qwen3.5's MTP blocks are loaded for a context that drafts with them alone (llama_model_params::load_mtp). Before,
     always."""
 
+    reads_large_embeddings_lazily: bool
+    """Gemma 4's embeddings by layer are read as they are needed where they are large, out of plain memory
+    (llama-model-loader.cpp: lazy_read)."""
+
     loads_mtp_biases: bool
     """Biases of queries, keys and values are loaded for MTP blocks that are skipped (llama-model.cpp:
     create_tensor_qkv)."""

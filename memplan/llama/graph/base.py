@@ -244,7 +244,7 @@ class GraphBase(Generic[H]):
         """The same where drafts read the last norm of all tokens; the logits are of those that are asked for."""
         hidden = self.cb(self.norm(cur, self.leaf("output_norm.weight"), -1), "h_nextn", -1)
         rows = self.cb(ops.get_rows(hidden, out_ids), "result_norm", -1)
-        logits = self.cb(self.mm(-1, "output", rows), "result_output", -1)
+        logits = self.cb(self.logits(self.mm(-1, "output", rows)), "result_output", -1)
         for t in (hidden, rows, logits):
             t.flags |= FLAG_OUTPUT
         self.graph.expand(logits)
