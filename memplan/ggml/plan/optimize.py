@@ -6,10 +6,12 @@ same part elsewhere. One that looks further (``Backend.whole_splits``) is given 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan.ggml.backend import Backend
@@ -113,23 +115,19 @@ class Optimizer:
     def _find_runs(self, schedule: Schedule) -> Iterator[tuple[int, int, int, Run]]:
         """Where backends are to be asked a part at a time: the part's position, the run's place, the node after it."""
         structure = schedule.structure
-        order, where = structure.order, structure.where
-        copies: dict[int, list[int]] = {}
-        for i, j, _ in schedule.copies:
-            copies.setdefault(i, []).append(j)
-        for start, split_end, backend in schedule.runs:
+        order, where, segments = structure.order, structure.where, structure.segments
+        read_at = [structure.position[i] for i, _, _ in schedule.copies]
+        for split_start, split_end, backend in schedule.runs:
             if not self._asks[backend] or self.sched.backends[backend].whole_splits:
                 continue
-            while start < split_end:
+            inside = segments[bisect_right(segments, split_start) : bisect_left(segments, split_end)]
+            for start, end in pairwise((split_start, *inside, split_end)):
                 at, r = where[order[start]]
-                end = start + 1
-                while end < split_end and order[end] == order[end - 1] + 1 and where[order[end]][0] == at:
-                    end += 1
-                reads = [(where[i][1], j) for i in order[start:end] if i in copies for j in copies[i]] if copies else []
+                copies = schedule.copies[bisect_left(read_at, start) : bisect_left(read_at, end)]
+                reads = tuple([(where[i][1], j) for i, j, _ in copies])
                 follows = end < len(order)
-                run = Run(r, r + end - start, backend, follows, tuple(reads))
+                run = Run(r, r + end - start, backend, follows, reads)
                 yield at, start, order[end] if follows else -1, run
-                start = end
 
     def _ask(self, part: Part, buffers: Buffers, run: Run) -> Answer:
         """What a backend makes of a run, by the part's own numbers; no order where it is left as it is."""

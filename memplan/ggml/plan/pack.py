@@ -79,15 +79,16 @@ class StepFinder:
             for i in ids:
                 self.children[i] += 1
         self._place_leafs()
-        visited = self.structure.visited.union(keep, (node for node, _, _ in schedule.copies))
-        ends = [split.start for split in schedule.splits[1:]] + [len(order)]
-        for split, end in zip(schedule.splits, ends, strict=True):
+        busy = self.structure.busy.copy()
+        for i in (*keep, *[node for node, _, _ in schedule.copies]):
+            busy[i] = True
+        for split, (start, end, _) in zip(schedule.splits, schedule.runs, strict=True):
             for source in split.inputs:
                 self._release((source,))
                 copy = self.copies[source, split.backend]
                 if not self.owned[copy]:
                     self._place(copy, split.backend)
-            self._walk([i for i in order[split.start : end] if i in visited], srcs, keep)
+            self._walk([i for i in order[start:end] if busy[i]], srcs, keep)
         return Steps(self.steps, list(self.slots), len(self.children))
 
     def _walk(self, nodes: Iterable[int], srcs: list[tuple[int, ...]], keep: dict[int, list[int]]) -> None:

@@ -277,7 +277,8 @@ class _Passes:
     def _split(self) -> Schedule:
         """Pass 5."""
         sched, structure, homes = self.sched, self.structure, self.homes
-        srcs, position, readable = structure.srcs, structure.position, self._readable
+        srcs, position = structure.srcs, structure.position
+        known: dict[tuple[int, int], bool] = {}
         splits: list[tuple[int, int, list[int]]] = []
         copies: list[tuple[int, int, int]] = []
         made: set[tuple[int, int]] = set()
@@ -285,27 +286,30 @@ class _Passes:
         inputs: list[int] = []
         for i in structure.computed:
             home = homes[i]
+            foreign = []
             for s in srcs[i]:
                 if homes[s] != home:
-                    foreign = [(j, s) for j, s in enumerate(srcs[i]) if homes[s] != home and not readable(s, home)]
-                    break
-            else:
-                if home == current:
-                    continue
-                foreign = []
+                    readable = known.get((s, home))
+                    if readable is None:
+                        readable = known[s, home] = self._readable(s, home)
+                    if not readable:
+                        foreign.append(s)
+            if home == current and not foreign:
+                continue
             if (
                 home != current
-                or (inputs and any(self._is_weight(s) for _, s in foreign))
-                or (sched.is_full(len(splits) - 1, len(inputs)) and any((s, home) not in made for _, s in foreign))
+                or (inputs and any(map(self._is_weight, foreign)))
+                or (sched.is_full(len(splits) - 1, len(inputs)) and any((s, home) not in made for s in foreign))
             ):
                 current, inputs = home, []
                 splits.append((home, position[i] if splits else 0, inputs))
-            for j, s in foreign:
+            for s in foreign:
                 if (s, home) not in made:
                     made.add((s, home))
                     inputs.append(s)
                     sched.make_room(len(splits) - 1, len(inputs))
-                copies.append((i, j, s))
+            if foreign:
+                copies += [(i, j, s) for j, s in enumerate(srcs[i]) if s in foreign]
         kept: tuple[int, ...] = ()
         if sched.n_copies > 1:
             kept = structure.all_inputs if sched.copies_unread_inputs else structure.read_inputs

@@ -31,9 +31,10 @@ class Structure:
         kept: whether a tensor is an output, which is never freed.
         n_children, n_views: how many nodes read a tensor, and how many are views of it; for what matters alone.
         matters: whether a tensor's data are the allocator's to place, its own or its base's.
-        needs: by id, the sources that matter.  visited: nodes that the allocator has something to do for.
+        needs: by id, the sources that matter.  busy: by id, nodes that the allocator has something to do for.
         read_inputs: inputs that computed nodes read, in order.  all_inputs: these and then the others.
-        position: the place of each node in ``order``.
+        position: the place of each node in ``order``.  segments: places where nodes of another part follow, or others
+        of the same part than the next ones.
     """
 
     def __init__(self, parts: Sequence[Part], n_inputs: int, shared: Shared) -> None:
@@ -82,6 +83,11 @@ class Structure:
         read = (s for i in self.computed for s in self.srcs[i] if s < n_inputs)
         self.read_inputs = tuple(dict.fromkeys(read))
         self.all_inputs = tuple(dict.fromkeys([*self.read_inputs, *[i for i in self.leafs if i < n_inputs]]))
+        self.segments = [
+            place
+            for place, (i, before) in enumerate(zip(self.order[1:], self.order, strict=False), 1)
+            if i != before + 1 or self.where[i][0] != self.where[before][0]
+        ]
         self.position = {i: place for place, i in enumerate(self.order)}
         self._count()
 
@@ -133,7 +139,7 @@ class Structure:
                 self.n_views[base[i]] += 1
             for s in self.needs[i]:
                 self.n_children[s] += 1
-        self.visited = frozenset([i for i in self.order if owns[i] or self.needs[i]])
+        self.busy = [owns[i] or len(needs) > 0 for i, needs in enumerate(self.needs)]
 
     def id(self, at: int, r: int) -> int:
         """The id of what the part at a position refers to as ``r``."""
