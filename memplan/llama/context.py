@@ -260,8 +260,6 @@ class Context:
                 if every_probe:
                     raise
                 continue
-            except NotImplementedError:
-                continue  # a graph whose parts hand on several tensors
             except SchedAbortError as fault:
                 if every_probe and not fault.tensor:
                     raise

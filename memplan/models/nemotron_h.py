@@ -64,13 +64,13 @@ class NemotronHGraph(ModelGraph[NemotronHHParams], Mamba[NemotronHHParams]):
             cur = self.cb(self.build_attn(self.inp_attn, q, k, v, il), "attn_out", il)
         else:
             cur = self.cb(self.build_ffn_layer(cur, il), "l_out", il)
-        if self.is_last(il) and not self.release.hidden_states_of_all:
+        if self.is_last(il) and not self.release.nemotron_hidden_states_of_all:
             cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
         return self.cb(ops.add(cur, inp), "nemotron_h_block_out", il), *rs
 
     def tail(self, *given: Tensor) -> Tensor:
         """The last norm and the logits."""
-        if not self.release.hidden_states_of_all:
+        if not self.release.nemotron_hidden_states_of_all:
             return self.build_output(given[0])
         return self.build_output_of_all(given[0], self.inp_out_ids)
 

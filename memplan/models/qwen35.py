@@ -243,7 +243,7 @@ class DeltaNetArchitecture(Architecture[H]):
         for il in range(hp.n_layer):
             # a file of MTP blocks alone has none of the others
             yield from (replace(w, optional=w.optional or alone) for w in self.block(hp, have, il, skip=False))
-        skip = release.skips_mtp_blocks and not load_mtp
+        skip = release.qwen35_skips_mtp_blocks and not load_mtp
         for il in range(hp.n_layer, hp.n_layer_all):
             p = f"blk.{il}.nextn."
             yield from self.block(hp, have, il, skip=skip)

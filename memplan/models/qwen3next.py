@@ -27,11 +27,11 @@ class Qwen3NextGraph(ExpertGraph[ExpertHParams]):
     @property
     def hidden_states_of_all(self) -> bool:
         """Since it has MTP blocks."""
-        return self.release.hidden_states_of_all
+        return self.release.qwen3next_hidden_states_of_all
 
     def gate_of(self, gate: Tensor) -> Tensor:
         """Reshaped to what it is, before there were MTP blocks."""
-        return gate if self.release.hidden_states_of_all else ops.reshape(gate, *gate.ne)
+        return gate if self.release.qwen3next_hidden_states_of_all else ops.reshape(gate, *gate.ne)
 
     def query_and_gate(self, joined: Tensor, size: int, n_head: int, n: int, il: int) -> tuple[Tensor, Tensor]:
         """Each head's query, and the gate behind it."""

@@ -28,12 +28,14 @@ B9842 = Release(
     equal_cache_types=False,
     skips_mtp_blocks=False,
     reads_large_embeddings_lazily=False,
+    qwen35_skips_mtp_blocks=False,
     loads_mtp_biases=True,
     caches_mtp_blocks=True,
     indexer=Indexer.UNFUSED,
     rope_at_offset=False,
     kda_decay_is_factor=False,
-    hidden_states_of_all=False,
+    qwen3next_hidden_states_of_all=False,
+    nemotron_hidden_states_of_all=False,
     gpt_oss_hidden_states_of_all=False,
     mamba_projects_rows=False,
     delta_net_rms_norm=False,
@@ -186,8 +188,9 @@ _B10216 = _read(
     10216,
     10204,
     "K and V caches must have the same type, and a quantised V cache turns flash attention on where that is left to"
-    " llama.cpp.",
+    " llama.cpp. Qwen3.5's MTP blocks are loaded for drafts alone.",
     equal_cache_types=True,
+    qwen35_skips_mtp_blocks=True,
 )
 _B10223 = _read(
     _B10216,
@@ -203,7 +206,13 @@ _B10235 = _read(
     " them. Files with MTP tensors load. Metal has the fused hyper-connections, and adds f16 masks: before, the unfused"
     " indexer of each layer went to the host for that, in two splits more.",
 )
-_B10240 = _read(_B10235, 10240, 10235, "Metal has the fused indexer.")
+_B10240 = _read(
+    _B10235,
+    10240,
+    10235,
+    "Metal has the fused indexer. Qwen3-Next works on all tokens up to its last norm, which drafts read.",
+    qwen3next_hidden_states_of_all=True,
+)
 _B10248 = _read(
     _B10240,
     10248,
@@ -217,18 +226,24 @@ _B10289 = _read(
     10248,
     "attn_output_a is loaded as one matrix for each group: one node fewer a layer, and nothing for memory.",
     loads_mtp_biases=False,
+    skips_mtp_blocks=True,
+)
+_B10355 = _read(
+    _B10289,
+    10355,
+    10327,
+    "Nemotron-H works on all tokens up to its last norm, which drafts read.",
+    nemotron_hidden_states_of_all=True,
 )
 
 B10361 = replace(
-    _B10289,
+    _B10355,
     name="b10361",
     build=10361,
-    after=10289,
+    after=10355,
     asked=True,
     others_asked=True,
-    changed="Nothing for memory with DeepSeek-V4.",
-    skips_mtp_blocks=True,
-    hidden_states_of_all=True,
+    changed="Nothing for memory.",
 )
 
 B10549 = replace(
@@ -323,7 +338,7 @@ B11434 = replace(
 
 BUILDS: tuple[Release, ...] = (
     *(B9842, B9924, B9988, B10068),
-    *(_B10088, _B10103, _B10159, _B10178, _B10199, _B10216, _B10223, _B10235, _B10240, _B10248, _B10289),
+    *(_B10088, _B10103, _B10159, _B10178, _B10199, _B10216, _B10223, _B10235, _B10240, _B10248, _B10289, _B10355),
     *(B10361, B10549, B10568, V0_4_0, V0_5_0, B11434),
 )
 """Every modelled build of llama.cpp itself, oldest first."""

@@ -76,8 +76,11 @@ class Release:
     it is left to llama.cpp (llama-context.cpp: llama_init_from_model)."""
 
     skips_mtp_blocks: bool
-    """Qwen3.5's MTP blocks are loaded for a context that drafts with them alone (llama_model_params::load_mtp). Before,
-    always."""
+    """Files of deepseek2 and deepseek32 may have MTP blocks, which are skipped unless a context drafts with them
+    (llama_model_loader::load_mtp)."""
+
+    qwen35_skips_mtp_blocks: bool
+    """So are those of Qwen3.5 and 3.6; before, they were always loaded."""
 
     reads_large_embeddings_lazily: bool
     """Gemma 4's embeddings by layer are read as they are needed where they are large, out of plain memory
@@ -103,9 +106,12 @@ class Release:
     """Where Kimi-Linear's decays may lie is asked with a MUL (llama-arch.cpp: LLM_TENSOR_SSM_A_NOSCAN). Before, with an
     SSM_SCAN."""
 
-    hidden_states_of_all: bool
-    """Qwen3-Next and Nemotron-H take the tokens that are asked for out of the last norm's result, which drafts read.
-    Before, out of the last layer's attention; and Qwen3-Next reshaped its gate (graph::graph)."""
+    qwen3next_hidden_states_of_all: bool
+    """Qwen3-Next takes the tokens that are asked for out of the last norm's result, which drafts read. Before, out of
+    the last layer's attention; and it reshaped its gate (qwen3next.cpp: graph::graph)."""
+
+    nemotron_hidden_states_of_all: bool
+    """The same for Nemotron-H, gates aside (nemotron-h.cpp: graph::graph)."""
 
     gpt_oss_hidden_states_of_all: bool
     """The same for gpt-oss (openai-moe.cpp: graph::graph)."""
