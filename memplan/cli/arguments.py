@@ -51,6 +51,8 @@ class Arguments:
     """False with ``--no-cache``: headers behind addresses are neither kept nor taken from where they were kept."""
     own: Mapping[str, tuple[str, ...]]
     """The command's own options that were given, each with its values in order."""
+    timeout: str = ""
+    """``--timeout``: seconds that the network may take; llama-server's own flag of the name decides no memory."""
     more_models: tuple[str, ...] = ()
     """MODEL arguments after the first, where a command takes more than one."""
     left_out: tuple[str, ...] = ()
@@ -146,6 +148,7 @@ def parse_arguments(
         help="--help" in given,
         offline="--offline" in given,
         cache="--no-cache" not in given,
+        timeout=given.get("--timeout", [""])[-1],
         own={name: tuple(texts) for name, texts in given.items() if name in values or name in switches},
         more_models=tuple(models[1:]),
         left_out=tuple(dict.fromkeys(secrets)),

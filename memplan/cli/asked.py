@@ -85,18 +85,21 @@ def model_of(arguments: Arguments, flags: Flags) -> str:
 
 def access_of(arguments: Arguments, model: str) -> Access | None:
     """How the network may be used; None for a model that is on no network."""
-    return access_for(model, offline=arguments.offline, cache=arguments.cache)
+    return access_for(model, offline=arguments.offline, cache=arguments.cache, timeout=arguments.timeout)
 
 
-def access_for(model: str, *, offline: bool, cache: bool) -> Access | None:
+def access_for(model: str, *, offline: bool, cache: bool, timeout: str = "") -> Access | None:
     """The same from what was given; progress is shown on a terminal only."""
     from memplan.models.open import is_remote
 
     if not is_remote(model):
         return None
+    from memplan.gguf.http import Policy
     from memplan.gguf.remote import Access
 
-    return Access(offline=offline, cache=cache, progress=_progress() if sys.stderr.isatty() else None, warn=warn)
+    policy = Policy(total=float(whole("--timeout", timeout, 1, 86400))) if timeout else Policy()
+    progress = _progress() if sys.stderr.isatty() else None
+    return Access(offline=offline, cache=cache, policy=policy, progress=progress, warn=warn)
 
 
 def warn(line: str) -> None:

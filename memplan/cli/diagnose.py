@@ -35,7 +35,7 @@ Usage: memplan diagnose LOG [llama-server's flags] [options]
 Options:
   -m MODEL           the model: a GGUF file, an address or a built-in name;
                      found by itself when it is one of those built in
-  --gpu, --rig, --llama, --app, --offline, --no-cache
+  --gpu, --rig, --llama, --app, --offline, --no-cache, --timeout
                      as memplan estimate has them; the log's own by default
   --all              every load, also those that --fit makes to measure
   --check            exit with 1 when the last load failed

@@ -30,6 +30,8 @@ Options:
   --offline          read no header from the network, only from the cache
   --no-cache         read headers from the network anew and keep none; what was
                      kept before is kept as it is there now
+  --timeout SECONDS  how long the network may take in all (30); the next try goes
+                     on from where one broke off
   -h, --help         print this
 
 Examples:
@@ -46,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
     options = read_options(
         argv,
         "header",
-        values=("-o --output",),
+        values=("-o --output", "--timeout"),
         switches=("--no-vocab", "--sparse", "--force", "--offline", "--no-cache"),
         names=("MODEL",),
     )
@@ -61,7 +63,8 @@ def run(argv: Sequence[str]) -> int:
     from memplan.models.raw import header_file, model_files
     from memplan.outfile import check_output, write_output
 
-    access = access_for(model, offline="--offline" in options, cache="--no-cache" not in options)
+    offline, cache = "--offline" in options, "--no-cache" not in options
+    access = access_for(model, offline=offline, cache=cache, timeout=options.get("--timeout") or "")
     inputs, force = model_files(model), "--force" in options
     check_output(path, HEADER, inputs, force=force)
     header = header_file(model, access, vocabulary="--no-vocab" not in options)

@@ -42,7 +42,7 @@ Options:
   --gpu, --rig, --host-mib
                      GPUs and memory; by default what the program itself lists
   --llama RELEASE    the release to follow; by default what the program says
-  --offline, --no-cache
+  --offline, --no-cache, --timeout
                      as memplan estimate has them
   --check            exit with 1 when a figure differs, or a refusal
   --json             print one JSON object

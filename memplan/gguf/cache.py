@@ -79,6 +79,14 @@ def store(address: str, data: bytes, etag: str) -> None:
         return
 
 
+def drop(address: str) -> None:
+    """Keep nothing of an address."""
+    try:
+        _path(address).unlink(missing_ok=True)
+    except (OSError, RuntimeError):
+        return
+
+
 def renew(address: str) -> None:
     """The entry was found to be current: count its age from now."""
     try:
@@ -93,5 +101,7 @@ def _path(address: str) -> Path:
 
 def _prune(folder: Path) -> None:
     entries = sorted(folder.glob("*" + _SUFFIX), key=lambda path: path.stat().st_mtime)
-    for path in entries[:-KEPT]:
+    # what a process that was killed has left half written
+    left = [path for path in folder.glob(".*.tmp") if time.time() - path.stat().st_mtime > FRESH]
+    for path in (*entries[:-KEPT], *left):
         path.unlink(missing_ok=True)

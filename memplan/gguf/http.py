@@ -28,7 +28,8 @@ _RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_WAIT: Final = 10.0
 _PATIENCE: Final = 20.0
 """Seconds that a server may ask to be left alone; who asks for more is not asked again."""
-_LARGEST_PAGE: Final = 64 << 20
+LARGEST_PAGE: Final = 16 << 20
+"""Bytes of a hub's listing, all its pages together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Policy:
 
     ``timeout``: without a byte, for connecting and for reading.  ``attempts``: failures in a row, none of them with
     progress, that end it.  ``most``: requests for one file in all.  ``backoff``: the first pause, doubled each time.
-    ``slow_after``, ``slow_bytes``: fewer bytes than these in so long count as a failure.  ``total``: for one header in
-    all, whatever comes meanwhile.
+    ``slow_after``, ``slow_bytes``: fewer bytes than these in so long count as a failure.  ``total``: for all that is
+    read of a model, whatever comes meanwhile; what came until then is kept.
     """
 
     timeout: float = 15.0
@@ -47,7 +48,7 @@ class Policy:
     backoff: float = 0.5
     slow_after: float = 30.0
     slow_bytes: int = 32 << 10
-    total: float = 600.0
+    total: float = 30.0
 
 
 class _Failed(Exception):
@@ -60,6 +61,10 @@ class _Failed(Exception):
 
 class NotModified(Exception):
     """The file is still the one whose ETag was sent along."""
+
+
+class Changed(RemoteError):
+    """A file that is no longer the one of which a part was read."""
 
 
 class Unreachable(RemoteError):
@@ -97,7 +102,7 @@ class RemoteFile:
         progress: called with the name and the bytes received so far.
 
     ``known_etag``: set it to the ETag of the version at hand, and the first ``read`` raises NotModified while that is
-    current.
+    current.  ``resume``: gives what was read of it before.
     """
 
     def __init__(
@@ -128,10 +133,19 @@ class RemoteFile:
         self._failures = 0
         self._failed_at = 0
         self._since = (0.0, 0)
+        self._before = b""
         self._ends = time.monotonic() + self._policy.total
+
+    def resume(self, data: bytes, etag: str) -> None:
+        """Begin with ``data``, read before of the version ``etag``; ``read`` raises Changed if that is gone."""
+        self._before, self.etag = data, etag
 
     def read(self, size: int, /) -> bytes:
         """At most ``size`` bytes; none at the end of the file."""
+        if size > 0 and self.position < len(self._before):
+            data = self._before[self.position : self.position + size]
+            self.position += len(data)
+            return data
         while size > 0 and self.position != self.size:
             try:
                 if self._response is None and not self._connect():
@@ -180,12 +194,14 @@ class RemoteFile:
         status = response.status
         if status == 416:
             response.close()
+            if 0 < self.position <= len(self._before):
+                raise Changed(f"{self.name}: changed on the server since a part of it was read; try again")
             self.size = self.position
             return False
         self._response = response
         etag = response.headers.get("ETag") or ""
         if self.etag and etag and etag != self.etag:
-            raise RemoteError(f"{self.name}: changed on the server while it was read; try again")
+            raise Changed(f"{self.name}: changed on the server while it was read; try again")
         self.etag = etag
         length = number(response.headers.get("Content-Length"))
         if status == 206:
@@ -232,8 +248,7 @@ class RemoteFile:
 
     def too_slow(self) -> Unreachable:
         """The error for a header that is not there in the time that all of it may take."""
-        total = self._policy.total
-        return Unreachable(f"{self.name}: not read in {total:.0f} s; check the connection, or try later")
+        return too_slow(self.name, self._policy, self.position)
 
     def _try_again(self, failure: _Failed) -> None:
         if self.position - self._failed_at >= _PROGRESS:
@@ -248,6 +263,15 @@ class RemoteFile:
                 f"{self.name}: {failure} after {times}, {self.position} bytes read; check the connection, or try later"
             )
         time.sleep(_pause(failure, self._failures, self._policy))
+
+
+def too_slow(name: str, policy: Policy, read: int) -> Unreachable:
+    """The error for what is not there in the time that it may take."""
+    got = f"{read:,} bytes came" if read else "nothing came"
+    return Unreachable(
+        f"{name}: not read in {policy.total:.0f} s; check the connection, or try again: {got}, from where the next try"
+        " goes on; --timeout SECONDS waits longer"
+    )
 
 
 def fetch(address: str, *, name: str, token: str, policy: Policy) -> tuple[bytes, Mapping[str, str]]:
@@ -269,12 +293,12 @@ def fetch(address: str, *, name: str, token: str, policy: Policy) -> tuple[bytes
 
 def _whole(response: Any, policy: Policy, name: str) -> bytes:
     data = bytearray()
-    ends = time.monotonic() + 4 * policy.slow_after
+    ends = time.monotonic() + policy.total
     try:
         while part := response.read1(_CHUNK):
             data += part
-            if len(data) > _LARGEST_PAGE:
-                raise RemoteError(f"{name}: the listing has more than {_LARGEST_PAGE} bytes; name the file itself")
+            if len(data) > LARGEST_PAGE:
+                raise RemoteError(f"{name}: the listing has more than {LARGEST_PAGE} bytes; name the file itself")
             if time.monotonic() > ends:
                 raise _Failed("the answer takes too long")
     except (OSError, http.client.HTTPException, ValueError) as e:

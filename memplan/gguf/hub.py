@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from memplan.errors import RemoteError, shown
 from memplan.gguf.http import check_address, shown_address
+from memplan.infile import open_input
 
 QUANTS: Final = ("Q4_K_M", "Q8_0")
 """What a repository is searched for when no QUANT is named, in this order; then its first model."""
@@ -224,7 +225,7 @@ def _token(variables: Sequence[str], file: Path | None) -> str:
     found = next((os.environ[name] for name in variables if os.environ.get(name)), "")
     if not found and file is not None and os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "") not in ("1", "true"):
         try:
-            with file.open("rb") as opened:
+            with open_input(file) as opened:
                 found = opened.read(1024).decode("ascii", "replace")
         except (OSError, ValueError):
             return ""

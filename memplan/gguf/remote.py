@@ -7,6 +7,7 @@ other; the other shards' headers have some 20 KiB each.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,14 +18,21 @@ from typing import Final, TypeVar
 from memplan.errors import HeaderError, RemoteError
 from memplan.gguf import cache, hub
 from memplan.gguf.header import Header, parse_header
-from memplan.gguf.http import NotModified, Policy, RemoteFile, Unreachable, fetch
-from memplan.gguf.raw import RawHeader, read_raw, take_apart
+from memplan.gguf.http import LARGEST_PAGE, Changed, NotModified, Policy, RemoteFile, Unreachable, fetch, too_slow
+from memplan.gguf.raw import RawHeader, Recorder, take_apart
+from memplan.gguf.reader import MAX_HEADER
 from memplan.gguf.source import merge_shards
 
 FIRST_WINDOW: Final = 12 << 20
 SHARD_WINDOW: Final = 64 << 10
 MAX_SHARDS: Final = 1024
 _AT_ONCE: Final = 8
+_LARGE: Final = 1 << 20
+_TICK: Final = 0.5
+_PART: Final = "#part"
+"""After the address of a file of which a part is kept."""
+
+_PART_AGE: Final = 86400.0
 _MAX_PAGES: Final = 50
 
 _T = TypeVar("_T")
@@ -58,9 +66,10 @@ def read_remote(model: str, access: Access | None = None) -> Header:
 def read_remote_raw(model: str, access: Access | None = None) -> list[RawHeader]:
     """The same, a RawHeader for each shard, in order; the bytes of the first alone."""
     access = access or Access()
+    ends = time.monotonic() + access.policy.total
     location = hub.locate(model)
     address = location.address or location.file(hub.choose(location, _listing(location, access)))
-    given = _read(address, location.token, FIRST_WINDOW, access)
+    given = _read(address, location.token, FIRST_WINDOW, access, ends)
     count = given.header.metadata.get("split.count", 1)
     if not isinstance(count, int) or count < 2:
         return [given]
@@ -68,17 +77,34 @@ def read_remote_raw(model: str, access: Access | None = None) -> list[RawHeader]
         raise RemoteError(f"{given.header.name}: says it is one of {count} shards; {MAX_SHARDS} are read at most")
     addresses = hub.siblings(address, count)
 
+    sizes: dict[int, int] = {}
+
     def task(i: int) -> Callable[[], RawHeader]:
-        window = SHARD_WINDOW if i else FIRST_WINDOW
-        return lambda: given if addresses[i] == address else _read(addresses[i], location.token, window, access)
+        def read() -> RawHeader:
+            window = SHARD_WINDOW if i else FIRST_WINDOW
+            raw = given if addresses[i] == address else _read(addresses[i], location.token, window, access, ends)
+            sizes[i] = len(raw.data)
+            if sum(list(sizes.values())) > MAX_HEADER:
+                raise RemoteError(f"{given.header.name}: the headers of its shards have more than {MAX_HEADER} bytes")
+            return raw if not i else RawHeader(raw.header, b"", {}, b"")  # of others the tensors alone are asked for
 
-    return in_parallel([task(i) for i in range(count)])
+        return read
+
+    # headers of other shards are small; where they are not, few are held at once
+    first = in_parallel([task(0), task(1)])
+    at_once = _AT_ONCE if sizes[1] < _LARGE else 1
+    return first + in_parallel([task(i) for i in range(2, count)], at_once)
 
 
-def in_parallel(tasks: Sequence[Callable[[], _T]], at_once: int = _AT_ONCE, seconds: float | None = None) -> list[_T]:
+def in_parallel(
+    tasks: Sequence[Callable[[], _T]],
+    at_once: int = _AT_ONCE,
+    seconds: float | None = None,
+    waiting: Callable[[], None] | None = None,
+) -> list[_T]:
     """The results of all tasks, in order; the first exception ends it at once.
 
-    Raises ``queue.Empty`` when none ends for so many ``seconds``.
+    ``waiting``: called now and then meanwhile. Raises ``queue.Empty`` when they have not all ended in ``seconds``.
 
     The threads are daemons, so nobody waits for a dead connection when the user has given up.
     """
@@ -102,9 +128,18 @@ def in_parallel(tasks: Sequence[Callable[[], _T]], at_once: int = _AT_ONCE, seco
     for _ in range(min(at_once, len(tasks))):
         threading.Thread(target=work, daemon=True).start()
     results: dict[int, _T] = {}
+    ends = None if seconds is None else time.monotonic() + seconds
     try:
         while len(results) < len(tasks):
-            i, result, error = done.get(timeout=seconds)
+            left = _TICK if ends is None else min(_TICK, ends - time.monotonic())
+            try:
+                i, result, error = done.get(timeout=max(left, 0.0))
+            except Empty:
+                if ends is not None and time.monotonic() >= ends:
+                    raise
+                if waiting is not None:
+                    waiting()
+                continue
             if error is not None:
                 try:
                     raise error
@@ -116,8 +151,11 @@ def in_parallel(tasks: Sequence[Callable[[], _T]], at_once: int = _AT_ONCE, seco
     return [results[i] for i in range(len(tasks))]
 
 
-def _read(address: str, token: str, window: int, access: Access) -> RawHeader:
-    """The header of one file, from the cache or the network."""
+def _read(address: str, token: str, window: int, access: Access, ends: float, anew: bool = False) -> RawHeader:
+    """The header of one file, from the cache or the network, until ``ends``.
+
+    What comes before it breaks off is kept, and what was kept is gone on from; not when it is read ``anew``.
+    """
     file = RemoteFile(address, token=token, first=window, policy=access.policy, progress=access.progress)
     entry = cache.load(address) if access.cache else None
     kept = _parse(entry.data, file.name) if entry else None
@@ -127,15 +165,30 @@ def _read(address: str, token: str, window: int, access: Access) -> RawHeader:
         raise RemoteError(f"{file.name}: not in memplan's cache; leave out --offline, or name a file on this machine")
     if kept and entry:
         file.known_etag = entry.etag
+    part = cache.load(address + _PART) if access.cache and not anew else None
+    if part and part.etag and part.age < _PART_AGE:
+        file.known_etag = ""
+        file.resume(part.data, part.etag)
+    recorder = Recorder(file)
+    show = access.progress
+    waiting = (lambda: show(file.name, file.position)) if show else None
     try:
         with file:
-            raw = _in_time(lambda: read_raw(file, file.name), file.name, access.policy)
+            header = _in_time(lambda: parse_header(recorder, file.name), file, access.policy, ends, waiting)
+        raw = take_apart(header, recorder.data)
+    except Changed:
+        cache.drop(address + _PART)
+        if anew or not part:
+            raise
+        return _read(address, token, window, access, ends, anew=True)
     except NotModified:
         if kept is None:
             raise RemoteError(f"{file.name}: the server says that it has not changed, but it was never read") from None
         cache.renew(address)
         return kept
     except Unreachable as error:
+        if access.cache and file.etag and file.position:
+            cache.store(address + _PART, recorder.data, file.etag)
         if kept is None:
             raise
         if access.warn:
@@ -143,15 +196,22 @@ def _read(address: str, token: str, window: int, access: Access) -> RawHeader:
         return kept
     if access.cache or cache.load(address) is not None:  # what was kept is not left as it was
         cache.store(address, raw.data, file.etag)
+    cache.drop(address + _PART)
     return raw
 
 
-def _in_time(task: Callable[[], _T], name: str, policy: Policy) -> _T:
-    """The result of a task that must not last longer than ``policy.total``. Raises Unreachable when it does."""
+def _in_time(
+    task: Callable[[], _T],
+    file: RemoteFile | hub.Location,
+    policy: Policy,
+    ends: float,
+    waiting: Callable[[], None] | None = None,
+) -> _T:
+    """The result of a task that must end before ``ends``. Raises Unreachable when it does not."""
     try:
-        return in_parallel([task], seconds=policy.total)[0]
+        return in_parallel([task], seconds=ends - time.monotonic(), waiting=waiting)[0]
     except Empty:
-        raise Unreachable(f"{name}: not read in {policy.total:.0f} s; check the connection, or try later") from None
+        raise too_slow(file.name, policy, getattr(file, "position", 0)) from None
 
 
 def _parse(data: bytes, name: str) -> RawHeader | None:
@@ -169,10 +229,16 @@ def _listing(location: hub.Location, access: Access) -> list[str]:
     if access.offline:
         raise RemoteError(f"{location.name}: the listing is not in memplan's cache; leave out --offline")
     paths: list[str] = []
+    read = 0
     address = location.listing
+    ends = time.monotonic() + access.policy.total
+    waiting = partial(access.progress, location.name, 0) if access.progress else None
     for _ in range(_MAX_PAGES):
         page = partial(fetch, address, name=location.name, token=location.token, policy=access.policy)
-        data, headers = _in_time(page, location.name, access.policy)
+        data, headers = _in_time(page, location, access.policy, ends, waiting)
+        read += len(data)
+        if read > LARGEST_PAGE:
+            raise RemoteError(f"{location.name}: the listing has more than {LARGEST_PAGE} bytes; name the file itself")
         paths += hub.parse_listing(location, data)
         address = hub.next_page(location, headers)
         if not address:

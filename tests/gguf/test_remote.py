@@ -15,7 +15,7 @@ from memplan.gguf.remote import FIRST_WINDOW, SHARD_WINDOW, Access, in_parallel,
 from memplan.gguf.source import read_header
 from memplan.models.open import open_model
 from tests.gguf import writer
-from tests.gguf.server import Handler, Server, cut, redirect, running, silent, status, trickle
+from tests.gguf.server import Answer, Handler, Server, cut, redirect, running, silent, status, trickle
 
 SMALL = writer.small()
 WITH_DATA = SMALL + b"\0" * 3_000_000
@@ -393,3 +393,52 @@ def test_tree_pages_are_joined(server: Server) -> None:
     server.answers[listing] = first
     server.files["/o/r/resolve/main/m-Q8_0.gguf"] = SMALL
     assert read_remote("hf:o/r:Q8_0", PLAIN).name.endswith("m-Q8_0.gguf")
+
+
+def stalls(data: bytes, upto: int) -> Answer:
+    """The file, but nothing more comes after so many bytes."""
+
+    def answer(handler: Handler) -> None:
+        handler.give(data, upto=upto)
+        handler.wfile.flush()
+        time.sleep(2)
+
+    return answer
+
+
+def test_the_next_try_goes_on_from_what_was_read(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    data = large()
+    server.files["/m.gguf"] = data
+    access = Access(policy=Policy(total=0.5))
+    for etag in (True, False):
+        server.failures.append(stalls(data, 100_000))
+        with pytest.raises(RemoteError, match=r"not read in 0 s.* 100,000 bytes came"):
+            read_remote(f"{server.address}/m.gguf", access)
+        if not etag:  # it is another file now
+            server.files["/m.gguf"] = data = SMALL
+        server.log.clear()
+        assert same(read(server, "/m.gguf", Access()), data)
+        assert server.asked[0][1].startswith("bytes=100000-")
+        assert len(server.asked) == (1 if etag else 2)
+        assert len(list((tmp_path / "memplan").iterdir())) == 1  # the header, and no part of it
+        cache.drop(f"{server.address}/m.gguf")
+
+
+def test_what_waits_says_so(server: Server) -> None:
+    said: list[tuple[str, int]] = []
+    server.answers["/m.gguf"] = silent(2)
+    with pytest.raises(RemoteError, match="nothing came"):
+        access = Access(cache=False, progress=lambda *a: said.append(a), policy=Policy(total=1.2))
+        read_remote(f"{server.address}/m.gguf", access)
+    assert said and said[0][1] == 0
+
+
+def test_headers_of_shards_have_a_size_together(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memplan.gguf.remote.MAX_HEADER", 1_000)
+    for i, data in enumerate(writer.shards(3)):
+        server.files[f"/m-{i + 1:05d}-of-00003.gguf"] = data
+    with pytest.raises(RemoteError, match="headers of its shards have more than"):
+        read(server, "/m-00001-of-00003.gguf")
