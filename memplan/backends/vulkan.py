@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.releases import Release
 
+_kinds: dict[tuple[object, ...], int] = {}
+"""Devices that compute the same, numbered."""
+
 _TOP_K_LIMIT = 1024  # there was a shader for each power of two below num_topk_pipelines = 11
 
 _UNARY_KINDS = ruled.names(
@@ -95,6 +98,8 @@ class VulkanBackend(RuledBackend):
             own["DSV4_HC_POST"] = partial(_hyper_connection, source=1)
         super().__init__(name, VulkanBuffer(name, gpu), own, without_ops)
         self.max_tensor = limits.max_tensor
+        kind = limits.max_tensor, limits.align, limits.fp16, switches, without_ops
+        self.computing = VulkanBackend, _kinds.setdefault(kind, len(_kinds))
 
     def supports_op(self, t: Tensor) -> bool:
         """Whether no tensor is too large for a buffer, and there is a shader for ``t``."""
@@ -102,6 +107,11 @@ class VulkanBackend(RuledBackend):
         if not _fits(t, most) or not all(_fits(s, most) for s in t.src):
             return False
         return super().supports_op(t)
+
+    @staticmethod
+    def traits(t: Tensor) -> Hashable:
+        """What the order of nodes goes by; see ``memplan.backends.vulkan_order``."""
+        return vulkan_order.traits(t)
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
         """A new order, and the lifetimes that fusions stretch; see ``memplan.backends.vulkan_order``."""

@@ -7,7 +7,7 @@ together that one shader computes. GGML_VK_DISABLE_GRAPH_OPTIMIZE, which turns i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -115,6 +115,14 @@ def graph_optimize(nodes: Sequence[Tensor], rules: OrderRules) -> tuple[list[Ten
     """
     order = _Order(nodes, rules)
     return [nodes[i] for i in order.find()], order.deps
+
+
+def traits(t: Tensor) -> Hashable:
+    """What of a node, beside sources, views and flags, its place in the order goes by."""
+    if t.op != "MUL":
+        return t.op
+    a, b = t.src
+    return t.op, a.op == "UNARY" and _fuses(a, t, b), b.op == "UNARY" and _fuses(b, t, a)
 
 
 class _Order:

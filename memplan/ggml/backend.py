@@ -88,12 +88,15 @@ class Backend(ABC):
     Attributes:
         name: ``CUDA0``, ``CPU``.  buft: the type its compute buffer is taken from.
         scratching: what ``scratch`` depends on beside the tensor; None where run-time scratch is not modelled.
+        computing: what ``supports_op`` depends on beside the tensor, where no device's memory plays a part: backends
+            that are equal in it are asked once; None where they differ.
         whole_splits: whether what ``graph_optimize`` does to a node may depend on nodes of other layers, so that it has
             to be given whole splits.
     """
 
     name: str
     buft: BufferType
+    computing: Hashable = None
     whole_splits: bool = False
     scratching: Hashable = None
 
@@ -116,6 +119,11 @@ class Backend(ABC):
         list itself is not to be changed.
         """
         return nodes, []
+
+    @staticmethod
+    def traits(t: Tensor) -> Hashable:
+        """What of ``t``, beside sources, views and flags, ``graph_optimize`` goes by; asked where ``whole_splits``."""
+        return t.op, t.kind, t.type.name, t.ne, t.nb, t.view_offs
 
     def scratch(self, t: Tensor) -> Scratch:
         """What computing ``t`` takes at run time beside the compute buffer; see ``scratching``."""

@@ -159,9 +159,11 @@ class Optimizer:
 
     def _of_splits(self, graph: GraphParts, schedule: Schedule) -> list[tuple[int, Answer]]:
         """What each split comes to that must be seen whole, and its place in the graph's order."""
-        if not any(self.sched.backends[backend].whole_splits for _, _, backend in schedule.runs):
+        used = {self.sched.backends[backend] for _, _, backend in schedule.runs}
+        traits = {backend.traits for backend in used if backend.whole_splits}
+        if not traits:
             return []
-        key = schedule, tuple(graph.parts), tuple(graph.buffers)
+        key = schedule, *[frozenset([part.alike(of) for of in traits]) for part in graph.parts]
         known = self._wholes.get(key)
         if known is None:
             _make_room(self._wholes, KEPT_SCHEDULES)

@@ -7,7 +7,7 @@ before hands on; ``FIRST_INPUT`` and below are inputs of the whole graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 
 from memplan.ggml.backend import SCRATCH_OPS, Backend, Buffer, BufferType
@@ -67,6 +67,8 @@ class Part:
     number: int = field(init=False)
     _tails: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
     _sizes: dict[Hashable, dict[int, int]] = field(default_factory=dict)
+    _computes: dict[Hashable, dict[int, bool]] = field(default_factory=dict)
+    _alike: dict[Callable[[Tensor], Hashable], int] = field(default_factory=dict)
     _scratch: dict[Hashable, list[tuple[int, int, bool]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,6 +89,29 @@ class Part:
             self.roots,
         )
         self.number = _numbers.setdefault(signature, len(_numbers))
+
+    def alike(self, traits: Callable[[Tensor], Hashable]) -> int:
+        """A number: equal for parts of one structure whose nodes have the same ``traits``."""
+        known = self._alike.get(traits)
+        if known is None:
+            signature = self.number, traits, *map(traits, self.nodes)
+            known = self._alike[traits] = _numbers.setdefault(signature, len(_numbers))
+        return known
+
+    def asks(self, backend: Backend) -> Callable[[int], bool]:
+        """Whether a backend computes a node; remembered where that depends on nobody's memory."""
+        nodes, supports = self.nodes, backend.supports_op
+        if backend.computing is None:
+            return lambda i: supports(nodes[i])
+        known = self._computes.setdefault(backend.computing, {})
+
+        def ask(i: int) -> bool:
+            answer = known.get(i)
+            if answer is None:
+                answer = known[i] = supports(nodes[i])
+            return answer
+
+        return ask
 
     def tail(self, done: tuple[int, ...]) -> list[int]:
         """What visiting the last of these outs adds after the body and the outs before it were visited."""

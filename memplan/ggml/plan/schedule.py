@@ -96,11 +96,11 @@ class Case:
         if known is None:
             part = self.part
             part.locate(self.buffers)
-            asks = self.sched.backends[backend].supports_op
+            asks = part.asks(self.sched.backends[backend])
             known = tuple(
                 [
-                    asks(t) if computed and home < 0 else None
-                    for t, computed, home in zip(part.nodes, part.computed, self.start, strict=False)
+                    asks(i) if computed and home < 0 else None
+                    for i, (computed, home) in enumerate(zip(part.computed, self.start, strict=False))
                 ]
             )
             self._answers[backend] = known
