@@ -15,9 +15,11 @@ from math import prod
 
 from memplan.errors import UnknownModel, shown
 from memplan.gguf.header import DEFAULT_ALIGNMENT, Header, TensorInfo, Value
+from memplan.gguf.types import F32
 from memplan.llama.keys import Keys
-from memplan.llama.weights import parts_of
-from memplan.models.catalogue import MODELS, BuiltinModel
+from memplan.llama.weights import Wanted, parts_of
+from memplan.models.builtin_model import BuiltinModel
+from memplan.models.catalogue import MODELS
 from memplan.models.recipes import Recipe
 from memplan.models.registry import find_architecture
 from memplan.releases import LATEST
@@ -70,17 +72,27 @@ def header_of(model: BuiltinModel, recipe: Recipe, name: str) -> Header:
     hp = arch.load_hparams(Keys(bare, arch.name), LATEST)
     tensors: dict[str, TensorInfo] = {}
     offset = 0
-    wanted = arch.tensors(hp, extra, True, LATEST)
-    stored = [(w, *parts_of(w.name)) for w in wanted if not w.role and (not w.optional or w.name in extra)]
+    wanted = [w for w in arch.tensors(hp, extra, True, LATEST) if not w.duplicated]
+    wanted += [Wanted(scale, (hp.n_expert,)) for w in wanted if (scale := _scale_of(w.name)) in extra]
+    there = [w for w in wanted if w.name not in model.absent and (not w.optional or w.name in extra)]
+    tied = all(w.name != "output.weight" for w in there)  # the embedding is the output, and quantised as it
+    stored = [(w, *parts_of(w.name)) for w in there]
     # llama-quantize counts layers, and of attention's values those that there are
     values = [il for _, il, kind, suffix in stored if kind in ("attn_v", "attn_qkv") and suffix == "weight"]
-    for w, il, kind, _ in stored:
+    for w, il, kind, suffix in stored:
+        if tied and kind == "token_embd":
+            kind = "output"
         at, count = (values.index(il), len(values)) if kind in ("attn_v", "attn_qkv") else (il, hp.n_layer)
-        type_ = recipe.type_of(kind, w.file_shape, -1 if at is None else at, count)
+        type_ = recipe.type_of(kind, w.file_shape, -1 if at is None else at, count) if suffix == "weight" else F32
         tensors[w.name] = TensorInfo(w.name, w.file_shape, type_, offset)
         size = prod(w.file_shape) // type_.block_size * type_.type_size
         offset += -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
     return Header(3, metadata, tensors, DEFAULT_ALIGNMENT, 1, name, types)
+
+
+def _scale_of(name: str) -> str:
+    """The name of the scales that stand beside experts, "" for other tensors."""
+    return name.replace("_exps.weight", "_exps.scale") if name.endswith("_exps.weight") else ""
 
 
 class _Has(dict[str, TensorInfo]):

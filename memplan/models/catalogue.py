@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from memplan.gguf.header import Value
+from memplan.models.builtin_model import BuiltinModel, gguf_keys
+from memplan.models.catalogue_attention import ROWS as ATTENTION
 from memplan.models.recipes import COMMON, DEEPSEEK4, Recipe
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltinModel:
-    """One built-in model.
-
-    ``name``: what it is called by.  ``about``: one line.  ``arch``: its architecture.  ``keys``: its metadata behind
-    the architecture's name.  ``default``: the recipe of the bare name.  ``extra``: optional tensors that its files
-    have, by kind (``attn_q.bias``).
-    """
-
-    name: str
-    about: str
-    arch: str
-    keys: Mapping[str, Value]
-    default: str
-    recipes: Mapping[str, Recipe] = field(default_factory=lambda: COMMON)
-    extra: tuple[str, ...] = ("output.weight",)
-
-    @property
-    def title(self) -> str:
-        """``general.name``."""
-        return f"{self.about.partition(':')[0]} (header only)"
-
-    def metadata(self, recipe: Recipe) -> Mapping[str, Value]:
-        """The keys of a file made by a recipe: with a layer for multi-token prediction (MTP) or without."""
-        if not recipe.nextn:
-            return self.keys
-        layers = self.keys["block_count"]
-        assert isinstance(layers, int)  # a row of this file
-        longer = {key: (*v, v[-1]) for key, v in self.keys.items() if isinstance(v, tuple) and len(v) == layers}
-        return {**self.keys, **longer, "block_count": layers + 1, "nextn_predict_layers": 1}
 
 
 def deepseek4(
@@ -49,7 +19,7 @@ def deepseek4(
 
     ``first_ratios``: the compression ratios of layers 0 and 1; from layer 2 on, 4 (CSA) and 128 (HCA) take turns.
     """
-    keys: dict[str, Value] = {
+    flash: dict[str, Value] = {
         "block_count": 43, "context_length": 1048576, "embedding_length": 4096, "attention.head_count": 64,
         "attention.head_count_kv": 1, "rope.scaling.type": "yarn", "rope.scaling.factor": 16.0,
         "rope.scaling.original_context_length": 65536, "rope.freq_base": 10000.0,
@@ -63,13 +33,13 @@ def deepseek4(
         "hyper_connection.sinkhorn_iterations": 20, "hyper_connection.epsilon": 1e-6, "hash_layer_count": 3,
         "vocab_size": 129280,
     }  # fmt: skip
-    keys |= changed
-    layers, hc, n_embd = (keys[key] for key in ("block_count", "hyper_connection.count", "embedding_length"))
+    flash |= changed
+    layers, hc, n_embd = (flash[key] for key in ("block_count", "hyper_connection.count", "embedding_length"))
     assert isinstance(layers, int) and isinstance(hc, int) and isinstance(n_embd, int)  # rows of this file
     ratios = (*first_ratios, *(4 if i % 2 == 0 else 128 for i in range(layers - 2)))[:layers]
     limits: dict[str, Value] = {"swiglu_clamp_exp": (10.0,) * layers, "swiglu_clamp_shexp": (10.0,) * layers}
     # one ratio more than layers: the MTP layer's, in files with that layer and without
-    return {**keys, **limits, "attention.compress_ratios": (*ratios, 0), "embedding_length_out": hc * n_embd}
+    return {**flash, **limits, "attention.compress_ratios": (*ratios, 0), "embedding_length_out": hc * n_embd}
 
 
 PRO: Mapping[str, Value] = {
@@ -80,35 +50,15 @@ PRO: Mapping[str, Value] = {
 """What DeepSeek-V4-Pro has otherwise than Flash, its first layers' ratios aside."""
 
 
-_SECTIONS: Mapping[str, str] = {
-    name: f"{section}.{name}"
-    for section, names in {
-        "attention": "head_count head_count_kv key_length value_length layer_norm_rms_epsilon layer_norm_epsilon"
-        " q_lora_rank kv_lora_rank"
-        " sliding_window sliding_window_pattern key_length_swa value_length_swa key_length_mla value_length_mla",
-        "rope": "freq_base freq_base_swa dimension_count dimension_count_swa dimension_sections",
-        "kda": "head_dim",
-        "ssm": "conv_kernel inner_size state_size time_step_rank group_count",
-    }.items()
-    for name in names.split()
-}
-"""Full keys of names that stand in a section of their own."""
-
-
-def _keys(common: Mapping[str, Value] = MappingProxyType({}), **own: Value) -> dict[str, Value]:
-    """Metadata by GGUF's names, sections left out; ``common``: what a family has in common."""
-    return {**common, **{_SECTIONS.get(name, name): value for name, value in own.items()}}
-
-
-_QWEN3 = _keys(
+_QWEN3 = gguf_keys(
     context_length=262144, key_length=128, value_length=128, layer_norm_rms_epsilon=1e-6, vocab_size=151936
 )  # fmt: skip
 
-_DELTA_NET = _keys(
+_DELTA_NET = gguf_keys(
     context_length=262144, key_length=256, value_length=256, dimension_count=64, layer_norm_rms_epsilon=1e-6,
     freq_base=1e7, conv_kernel=4, state_size=128, group_count=16, full_attention_interval=4,
 )  # fmt: skip
-_QWEN35 = _keys(_DELTA_NET, dimension_sections=(11, 11, 10, 0), vocab_size=248320)
+_QWEN35 = gguf_keys(_DELTA_NET, dimension_sections=(11, 11, 10, 0), vocab_size=248320)
 _WITH_MTP: Mapping[str, Recipe] = {
     **COMMON,
     "q4_K_M-mtp": replace(COMMON["q4_K_M"], about="q4_K_M and one layer for multi-token prediction", nextn=True),
@@ -117,16 +67,16 @@ _WITH_MTP: Mapping[str, Recipe] = {
 
 def _nemotron(pattern: str, heads_kv: int, n_ff: int, **own: Value) -> dict[str, Value]:
     """Nemotron-H's metadata; ``pattern``: a letter a layer, M for a state space, * for attention, else feed-forward."""
-    common = _keys(
+    common = gguf_keys(
         key_length=128, value_length=128, layer_norm_rms_epsilon=1e-5, layer_norm_epsilon=1e-5, conv_kernel=4,
         state_size=128, group_count=8, vocab_size=131072, block_count=len(pattern),
         head_count_kv=tuple(heads_kv if c == "*" else 0 for c in pattern),
         feed_forward_length=tuple(0 if c in "M*" else n_ff for c in pattern),
     )  # fmt: skip
-    return _keys(common, **own)
+    return gguf_keys(common, **own)
 
 
-_NEMOTRON3 = _keys(
+_NEMOTRON3 = gguf_keys(
     context_length=1048576, expert_shared_count=1, expert_weights_norm=True, expert_group_count=1,
     expert_group_used_count=1,
 )  # fmt: skip
@@ -142,7 +92,7 @@ _ROWS = (
     ),
     BuiltinModel(
         "qwen3-30b-a3b", "Qwen3-30B-A3B: 48 layers, 128 experts", "qwen3moe",
-        _keys(
+        gguf_keys(
             _QWEN3, block_count=48, embedding_length=2048, feed_forward_length=6144, head_count=32, head_count_kv=4,
             freq_base=1e7, expert_count=128, expert_used_count=8, expert_feed_forward_length=768,
         ),
@@ -150,7 +100,7 @@ _ROWS = (
     ),
     BuiltinModel(
         "qwen3-235b-a22b", "Qwen3-235B-A22B: 94 layers, 128 experts", "qwen3moe",
-        _keys(
+        gguf_keys(
             _QWEN3, block_count=94, embedding_length=4096, feed_forward_length=12288, head_count=64, head_count_kv=4,
             freq_base=5e6, expert_count=128, expert_used_count=8, expert_feed_forward_length=1536,
         ),
@@ -158,7 +108,7 @@ _ROWS = (
     ),
     BuiltinModel(
         "qwen3.6-35b-a3b", "Qwen3.6-35B-A3B, as Qwen3.5's: 40 layers, 256 experts", "qwen35moe",
-        _keys(
+        gguf_keys(
             _QWEN35, block_count=40, embedding_length=2048, head_count=16, head_count_kv=2, inner_size=4096,
             time_step_rank=32, expert_count=256, expert_used_count=8, expert_feed_forward_length=512,
             expert_shared_feed_forward_length=512,
@@ -167,7 +117,7 @@ _ROWS = (
     ),
     BuiltinModel(
         "qwen3.5-397b-a17b", "Qwen3.5-397B-A17B: 60 layers, 512 experts", "qwen35moe",
-        _keys(
+        gguf_keys(
             _QWEN35, block_count=60, embedding_length=4096, head_count=32, head_count_kv=2, inner_size=8192,
             time_step_rank=64, expert_count=512, expert_used_count=10, expert_feed_forward_length=1024,
             expert_shared_feed_forward_length=1024,
@@ -176,7 +126,7 @@ _ROWS = (
     ),
     BuiltinModel(
         "qwen3.6-27b", "Qwen3.6-27B, as Qwen3.5's: 64 layers", "qwen35",
-        _keys(
+        gguf_keys(
             _QWEN35, block_count=64, embedding_length=5120, feed_forward_length=17408, head_count=24, head_count_kv=4,
             inner_size=6144, time_step_rank=48,
         ),
@@ -184,7 +134,7 @@ _ROWS = (
     ),
     BuiltinModel(
         "qwen3.5-9b", "Qwen3.5-9B: 32 layers", "qwen35",
-        _keys(
+        gguf_keys(
             _QWEN35, block_count=32, embedding_length=4096, feed_forward_length=12288, head_count=16, head_count_kv=4,
             inner_size=4096, time_step_rank=32,
         ),
@@ -192,7 +142,7 @@ _ROWS = (
     ),
     BuiltinModel(
         "qwen3-next-80b-a3b", "Qwen3-Next-80B-A3B and Qwen3-Coder-Next: 48 layers, 512 experts", "qwen3next",
-        _keys(
+        gguf_keys(
             _DELTA_NET, block_count=48, embedding_length=2048, head_count=16, head_count_kv=2, inner_size=4096,
             time_step_rank=32, expert_count=512, expert_used_count=10, expert_feed_forward_length=512,
             expert_shared_feed_forward_length=512, vocab_size=151936,
@@ -228,7 +178,7 @@ _ROWS = (
     ),
     BuiltinModel(
         "kimi-linear-48b-a3b", "Kimi-Linear-48B-A3B: 27 layers, 256 experts", "kimi-linear",
-        _keys(
+        gguf_keys(
             context_length=1048576, block_count=27, embedding_length=2304, feed_forward_length=9216, head_count=32,
             head_count_kv=tuple(1 if il % 4 == 3 or il == 26 else 0 for il in range(27)), key_length=576,
             value_length=512, dimension_count=64, layer_norm_rms_epsilon=1e-5, freq_base=1e4, vocab_size=163840,
@@ -240,5 +190,5 @@ _ROWS = (
     ),
 )  # fmt: skip
 
-MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in _ROWS}
+MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in (*_ROWS, *ATTENTION)}
 """The built-in models, by name."""

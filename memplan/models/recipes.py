@@ -117,7 +117,7 @@ DEEPSEEK4: Mapping[str, Recipe] = {
 }  # fmt: skip
 """Recipes of DeepSeek-V4's files."""
 
-_F32 = Rule("ffn_gate_inp(_shexp)?|ssm_(conv1d.*|norm|a|d)", "f32")
+_F32 = Rule("ffn_gate_inp(_shexp)?|ssm_(conv1d.*|norm|a|d)|per_layer_model_proj", "f32")
 COMMON: Mapping[str, Recipe] = {
     "q4_K_M": Recipe(
         "q4_K, with q6_K where it counts",
@@ -133,3 +133,23 @@ COMMON: Mapping[str, Recipe] = {
     "mxfp4": Recipe("experts mxfp4 as published, the rest q8_0", (_F32, Rule(".*_exps", "mxfp4"), Rule(".*", "q8_0"))),
 }
 """Recipes of files of any architecture."""
+
+DENSE: Mapping[str, Recipe] = {name: recipe for name, recipe in COMMON.items() if name != "mxfp4"}
+"""Those of models without experts."""
+
+DYNAMIC: Mapping[str, Recipe] = {
+    **DENSE,
+    "ud-q2": Recipe(
+        "experts iq2_xxs, q2_K and q3_K, the rest larger",
+        (
+            _F32,
+            Rule("token_embd", "q4_K"),
+            Rule("ffn_down_exps", "q3_K", more_bits=True),
+            Rule("ffn_down_exps", "q2_K"),
+            Rule("ffn_(gate|up|gate_up)_exps", "iq2_xxs"),
+            Rule("attn_v|ffn_down.*", "q6_K"),
+            Rule(".*", "q5_K"),
+        ),
+    ),
+}
+"""Those, and a dynamic quantisation of very large models."""

@@ -12,6 +12,7 @@ from memplan.models.builtin import builtin_header, builtin_names, header_of, is_
 from memplan.models.catalogue import MODELS, deepseek4
 from memplan.models.recipes import DEEPSEEK4
 from tests.gguf import writer
+from tests.models.test_golden import header
 
 
 def mib(h: Header) -> float:
@@ -29,9 +30,9 @@ def test_names() -> None:
 
 
 def test_unknown_names_list_what_exists() -> None:
-    assert not is_builtin("llama")
-    with pytest.raises(UnknownModel, match="no built-in model 'llama'; memplan models lists"):
-        builtin_header("llama")
+    assert not is_builtin("bloom")
+    with pytest.raises(UnknownModel, match="no built-in model 'bloom'; memplan models lists"):
+        builtin_header("bloom")
     with pytest.raises(UnknownModel, match="no recipe 'q9'; there are antirez-q2, antirez-q4, mtp-q2, mxfp4, q3"):
         builtin_header("deepseek-v4-flash:q9")
 
@@ -137,3 +138,31 @@ def test_a_block_that_drafts() -> None:
     plain, longer = (builtin_header(f"qwen3.6-35b-a3b:{name}") for name in ("q4_K_M", "q4_K_M-mtp"))
     assert (len(plain.tensors), len(longer.tensors)) == (733, 753)
     assert {name.split(".")[1] for name in set(longer.tensors) - set(plain.tensors)} == {"40"}
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("llama-3.2-3b:q4_K_M", "llama32-3b"),
+        ("llama-4-scout:q4_K_M", "llama4-scout"),
+        ("devstral-small-2-24b:q8_0", "devstral2-24b"),
+        ("qwen3-8b:q4_K_M", "qwen3-8b"),
+        ("phi-4:q4_K_M", "phi4-14b"),
+        ("glm-4.5-air:q4_K_M", "glm45-air"),
+        ("minimax-m2:q4_K_M", "minimax-m2"),
+        ("gpt-oss-20b:mxfp4", "gpt-oss-20b"),
+        ("gemma-3-27b:q4_K_M", "gemma3-27b"),
+        ("gemma-4-26b-a4b:q4_K_M", "gemma4-26b-a4b"),
+        ("gemma-4-e4b:q8_0", "gemma4-e4b"),
+        ("step-3.5-flash:ud-q2", "step35-flash"),
+    ],
+)
+def test_what_llama_cpp_was_asked_about(name: str, file: str) -> None:
+    """The headers of the golden answers, which were made apart from these rows."""
+    built, asked = builtin_header(name), header(file)
+    assert {t.name: (t.shape, t.type) for t in built.tensors.values()} == {
+        t.name: (t.shape, t.type) for t in asked.tensors.values()
+    }
+    own = {key: value for key, value in asked.metadata.items() if not key.startswith("general.")}
+    own.pop("step35.moe_every_n_layers", None)  # which llama.cpp does not read
+    assert {key: value for key, value in built.metadata.items() if not key.startswith("general.")} == own
