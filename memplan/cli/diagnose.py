@@ -97,7 +97,8 @@ def run(argv: Sequence[str]) -> int:
     rig = rig_of(arguments)[0] if given else None
     llama = "" if arguments.llama == "latest" else arguments.llama
     given_beside = Given(header, arguments.flags, rig, llama, whole=bool(app), notes=notes)
-    diagnoses = diagnose_all(chosen(loads, "--all" in arguments.own), given_beside)
+    with terminal.ProgressBar("explaining loads") as bar:
+        diagnoses = diagnose_all(chosen(loads, "--all" in arguments.own), given_beside, bar)
     if arguments.json:
         sys.stdout.write(render_diagnoses_json(diagnoses))
     else:

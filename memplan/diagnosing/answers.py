@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from memplan.backends.devices import Rig
+from memplan.errors import LogError
 from memplan.estimator import answer, model_of, workshop_of
 from memplan.llama.override_use import WeightUse
 from memplan.llama.placement import place_layers, select_devices, split_points
 from memplan.notes import settings_notes
 from memplan.question import Question
 from memplan.result import Estimate
+
+MOST: Final = 100
+"""Estimates that are made for one log: a load that failed takes some dozen, another one or two."""
 
 
 @dataclass(slots=True)
@@ -26,6 +31,8 @@ class Answers:
         key = (question.with_(rig=shape[0]), shape)
         known = self._known.get(key)
         if known is None:
+            if len(self._known) >= MOST:
+                raise LogError(f"more than {MOST} estimates for one log; cut out the load in question")
             # planners are kept with a rig: the first of this shape has made some
             found = answer(question.with_(rig=self._rigs.setdefault(shape, question.rig)))
             known = self._known[key] = found.estimate, found.weight_use

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,8 +25,9 @@ from memplan.diagnosing.matching import (
 from memplan.diagnosing.mends import HOST, MARGIN, Mend, Need, Variant, find_mends
 from memplan.diagnosing.rigs import other_gpus, rig_of
 from memplan.errors import MemplanError, UnknownRelease
+from memplan.estimator import model_of
 from memplan.gguf.header import Header
-from memplan.llama.flags import Flags, parse_flags
+from memplan.llama.flags import Flags, check_devices, parse_flags
 from memplan.models.registry import ARCHITECTURES
 from memplan.question import Question
 from memplan.releases import FORKS, LATEST, RELEASES, Release, find_release
@@ -88,17 +89,24 @@ def diagnose(load: Load, asked: Given | None = None, answers: Answers | None = N
     return _Work(load, asked or Given(), answers or Answers()).result()
 
 
-def diagnose_all(loads: Sequence[Load], asked: Given | None = None) -> list[Diagnosis]:
-    """Explain every load, those that are the same but for their place in the log once."""
+def diagnose_all(
+    loads: Sequence[Load], asked: Given | None = None, progress: Callable[[int, int], None] | None = None
+) -> list[Diagnosis]:
+    """Explain every load, those that are the same but for their place in the log once.
+
+    ``progress``: called with how many are explained, and how many there are.
+    """
     answers = Answers()
     known: dict[str, Diagnosis] = {}
     found = []
-    for load in loads:
+    for done, load in enumerate(reversed(loads)):  # the last are asked about: what is not explained any more is old
+        if progress is not None:
+            progress(done, len(loads))
         content = load.content
         if content not in known:
             known[content] = diagnose(load, asked, answers)
         found.append(replace(known[content], load=load))
-    return found
+    return found[::-1]
 
 
 class _Work:
@@ -228,10 +236,17 @@ class _Work:
             flags = parse_flags(argv, self.seen.app)
             return self.answers.ask(Question.of(self.header, flags, self.rig, release))
         except MemplanError as error:
-            if self.asked.flags or self.asked.header is not None:
-                raise
+            self._check_given()
             self.notes.append(f"nothing is predicted: {error}")
             return None
+
+    def _check_given(self) -> None:
+        """Raises MemplanError for what is wrong with what the user gave, whatever the log says."""
+        flags = parse_flags(self.asked.flags, self.seen.app)
+        if self.rig is not None:
+            check_devices(flags, self.rig)
+        if self.asked.header is not None and self.release is not None:
+            model_of(Question.of(self.asked.header, flags, Rig(()), self.release))
 
     def _settled(self, predicted: Estimate) -> Estimate:
         """The prediction, or another that the log's figures agree with: of a fork, which says that it is the build it

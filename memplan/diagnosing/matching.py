@@ -103,8 +103,9 @@ def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: R
         limits = {n: gpu.free for n, gpu in zip(rig.names, rig.gpus, strict=True) if n < failed.buffer}
     if seen.placed or load.dry or not wanted or not any(wanted.values()):
         return seen
-    for candidate in _candidates(header):
-        split = split_of(load, header, candidate) if load.model and not load.layers else []
+    blocks = layer_bytes(header)
+    for candidate in _candidates(header, load, seen, wanted, rig, release):
+        split = _split(load, blocks, candidate) if load.model and not load.layers else []
         if split is None:
             continue
         argv = (*seen.argv, *candidate)
@@ -132,12 +133,15 @@ def _within(placement: Placement | None, limits: Mapping[str, int]) -> bool:
 
 def split_of(load: Load, header: Header, candidate: Sequence[str]) -> list[str] | None:
     """The ``-ts`` that deals layers over several GPUs so that each has the log's weights; None when there is none."""
+    return _split(load, layer_bytes(header), candidate)
+
+
+def _split(load: Load, blocks: Sequence[tuple[int, int]], candidate: Sequence[str]) -> list[str] | None:
     used = any(gpu.used for gpu in load.gpus.values())
     names = [name for name, gpu in load.gpus.items() if _CUDA.fullmatch(name) and (gpu.used or not used)]
     names.sort(key=lambda name: int(name[4:]))
     if len(names) < 2:
         return []
-    blocks = layer_bytes(header)
     on_host = len(blocks) if "-cmoe" in candidate else int(candidate[-1]) if candidate else 0
     sizes = [(size - (experts if i < on_host else 0)) / _MIB for i, (size, experts) in enumerate(blocks)]
     # with fewer layers offloaded than there are, the first ones stay on the host
@@ -145,11 +149,12 @@ def split_of(load: Load, header: Header, candidate: Sequence[str]) -> list[str] 
     if not 0 <= at < len(sizes):
         return None
     for name in names:
-        wanted, first = load.model.get(name, 0.0), at
-        while at < len(sizes) and sum(sizes[first : at + 1]) <= wanted + 1:
+        wanted, first, held = load.model.get(name, 0.0), at, 0.0
+        while at < len(sizes) and held + sizes[at] <= wanted + 1:
+            held += sizes[at]
             at += 1
         counts.append(at - first)
-        if name != names[-1] and abs(sum(sizes[first:at]) - wanted) > 1:
+        if name != names[-1] and abs(held - wanted) > 1:
             return None
     if at < len(sizes):
         return None
@@ -160,20 +165,32 @@ def split_of(load: Load, header: Header, candidate: Sequence[str]) -> list[str] 
 def layer_bytes(header: Header) -> list[tuple[int, int]]:
     """Bytes of each layer's tensors, and of its experts among them."""
     sizes: dict[int, list[int]] = {}
-    for name, tensor in header.tensors.items():
-        if m := _BLOCK.match(name):
+    for tensor in header.tensors.values():
+        if m := _BLOCK.match(tensor.name):
             of_layer = sizes.setdefault(int(m[1]), [0, 0])
             of_layer[0] += tensor.nbytes
-            of_layer[1] += tensor.nbytes if _EXPERTS.match(name) else 0
+            of_layer[1] += tensor.nbytes if _EXPERTS.match(tensor.name) else 0
     return [(sizes[i][0], sizes[i][1]) for i in sorted(sizes)]
 
 
-def _candidates(header: Header) -> Iterator[list[str]]:
+def _candidates(
+    header: Header, load: Load, seen: Seen, wanted: Mapping[str, float], rig: Rig, release: Release
+) -> Iterator[list[str]]:
+    """Where experts may lie. Of numbers of layers on the host, where layers lie as they do without the log's help, the
+    one that comes nearest from above; the more there are, the less lies on GPUs."""
     blocks = {int(m[1]) for name in header.tensors if (m := _EXPERTS.match(name))}
     yield []
     yield ["-cmoe"]
-    for n in range(1, len(blocks)):
-        yield ["-ncmoe", str(n)]
+    if len(rig.gpus) > 1 and not load.layers:
+        yield from (["-ncmoe", str(n)] for n in range(1, len(blocks)))
+        return
+    low, high, total = 1, len(blocks), sum(wanted.values()) + 0.02 * len(wanted)
+    while low < high:
+        n = (low + high) // 2
+        placement = _place(header, (*seen.argv, "-ncmoe", str(n)), seen.app, rig, release)
+        fits = placement is None or sum(placement.model.get(name, 0) for name in wanted) / _MIB <= total
+        low, high = (low, n) if fits else (n + 1, high)
+    yield ["-ncmoe", str(low)]
 
 
 def _place(header: Header, argv: Sequence[str], app: str, rig: Rig, release: Release) -> Placement | None:

@@ -30,7 +30,8 @@ def rig_of(load: Load) -> Rig | None:
             return None
         if free is None:
             free = max(total - CONTEXT_MIB, 0)
-        capability = gpu.capability or (card.compute_capability if card else (8, 6))
+        seen = gpu.capability if gpu.capability and gpu.capability[0] else None  # 0.0 is none
+        capability = seen or (card.compute_capability if card else (8, 6))
         gpus.append(Gpu(gpu.description or gpu.name, total * _MIB, free * _MIB, capability))
     return Rig(tuple(gpus))
 

@@ -1,0 +1,46 @@
+"""Parts of logs, beside a model that the user names: nothing that the log lacks is asked of the user."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memplan.diagnosing.diagnosis import Given, diagnose
+from memplan.errors import FlagError
+from memplan.models.builtin import builtin_header, header_of
+from memplan.models.catalogue import MODELS
+from tests.diagnosing.logs import GOOD, loads
+
+MODEL = Given(builtin_header("deepseek-v4-flash"), ("-m", "deepseek-v4-flash"))
+
+
+def test_a_device_that_the_excerpt_does_not_show() -> None:
+    line = "tensor blk.3.ffn_up_exps.weight (1152 MiB q4_K) buffer type overridden to CUDA7\n"
+    at = GOOD.index("load_tensors:")
+    (load,) = loads(GOOD[:at] + line + GOOD[at:])
+    found = diagnose(load, MODEL)
+    assert found.estimate is None
+    assert any("no such buffer type" in note for note in found.notes)
+    with pytest.raises(FlagError, match="no such buffer type"):
+        diagnose(load, replace(MODEL, flags=("-ot", "exps=CUDA9")))
+
+
+def test_a_compute_capability_that_is_none() -> None:
+    log = GOOD.replace("compute capability 8.6", "compute capability 0.0").replace(
+        "compute capability 12.0", "compute capability 0.0"
+    )
+    assert "capability 0.0" in log
+    (load,) = loads(log)
+    diagnose(load, MODEL)
+
+
+def test_hundreds_of_layers() -> None:
+    model = MODELS["deepseek-v4-flash"]
+    keys = {key: (v * 12)[:300] if isinstance(v, tuple) else v for key, v in model.keys.items()}
+    header = header_of(replace(model, keys={**keys, "block_count": 300}), model.recipes[model.default], "deep")
+    (load,) = loads(GOOD[: GOOD.index("llama_context: constructing")])
+    load.types, load.metadata = {}, {}
+    load.model = {"CUDA0": 200_000.0}
+    found = diagnose(load, Given(header, ("-m", "deep.gguf")))
+    assert found.cause.kind
