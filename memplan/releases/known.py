@@ -274,76 +274,139 @@ B10568 = replace(
     rope_at_offset=True,
 )
 
-V0_4_0 = replace(
+_B10605 = _read(
     B10568,
-    name="v0.4.0",
-    build=10852,
-    after=10568,
-    others_asked=True,
-    changed=(
-        "The indexer is never turned off: where a device lacks the op, it runs on the host, with splits around it."
-        " Gates with limits are one op. CUDA keeps the inputs of the experts' weighted sum until the sum is done. A"
-        " reserve holds one more compressed block for each slot. Vulkan has the fused indexer. A"
-        " server (RPC) no longer turns pipeline parallelism off."
-    ),
-    reads_large_embeddings_lazily=True,
-    experts_used_by_layer=True,
+    10605,
+    10568,
+    "A reserve holds one more compressed block for each slot. State spaces project tokens, not sequences of them.",
     kda_decay_is_factor=True,
     mamba_projects_rows=True,
+)
+_B10662 = _read(
+    _B10605,
+    10662,
+    10605,
+    "A clamp is a tensor of its own; before, it overwrote its source. Vulkan has the fused indexer. A server (RPC) no"
+    " longer turns pipeline parallelism off.",
+    clamps_inplace=False,
+)
+_B10705 = _read(
+    _B10662,
+    10705,
+    10662,
+    "The indexer is never turned off: where a device lacks the op, it runs on the host, with splits around it. RPC"
+    " devices ask their server for the size of more ops. Gemma 4's embeddings by layer are read as they are needed"
+    " where they are large.",
+    reads_large_embeddings_lazily=True,
     indexer_probe=False,
     gated_delta_net_probe=False,
-    clamps_inplace=False,
+)
+_B10760 = _read(
+    _B10705,
+    10760,
+    10705,
+    "Gates with limits are one op. CUDA keeps the inputs of the experts' weighted sum until the sum is done. Metal"
+    " joins quantised tensors; Vulkan chooses the largest 1024 and more itself.",
     cuda_keeps_moe_sum_inputs=True,
 )
+_B10798 = _read(
+    _B10760,
+    10798,
+    10760,
+    "Layers may use different numbers of experts, and DeepSeek-V4's files may hold a bias for image tokens. On Metal,"
+    " flash attention keeps room for the keys that a sparse mask leaves.",
+    experts_used_by_layer=True,
+)
 
-V0_5_0 = replace(
+V0_4_0 = replace(
+    _B10798,
+    name="v0.4.0",
+    build=10852,
+    after=10798,
+    asked=True,
+    others_asked=True,
+    changed="Nothing for memory, but on ROCm, which chooses the largest 1024 and more itself.",
+)
+
+_B10909 = _read(
     V0_4_0,
-    name="v0.5.0",
-    build=11200,
-    after=10852,
-    changed=(
-        "CUDA also keeps the tensors of the experts' top-k gating, so a few compute buffers grow. CUDA's flash"
-        " attention takes caches of q4_1, q5_0 and q5_1; before, attention over those ran on the host."
-    ),
+    10909,
+    10852,
+    "CUDA's flash attention takes caches of q4_1, q5_0 and q5_1; before, attention over those ran on the host. A split"
+    " has as many inputs as there are. Vulkan has the fused hyper-connections, and another order of nodes around norms"
+    " and ropes. GLM-4.5's MTP blocks have no cache.",
     caches_mtp_blocks=False,
     delta_net_rms_norm=True,
     split_inputs=SplitInputs.ANY,
-    cuda_keeps_topk_inputs=True,
     cuda_fa_mixed_types=True,
-    cuda_fa_mma_decode=True,
+)
+_B10985 = _read(
+    _B10909,
+    10985,
+    10909,
+    "CUDA sums rows with gaps between them, and copies integers.",
     cuda_sums_strided_rows=True,
     cuda_dups_integers=True,
 )
+_B11063 = _read(_B10985, 11063, 10985, "Metal's products of experts keep room for scaling factors.")
+_B11149 = _read(
+    _B11063,
+    11149,
+    11063,
+    "CUDA keeps the tensors of the experts' top-k gating as well, so a few compute buffers grow. One-token attention"
+    " over many or large heads takes another kernel.",
+    cuda_keeps_topk_inputs=True,
+    cuda_fa_mma_decode=True,
+)
+
+V0_5_0 = replace(
+    _B11149,
+    name="v0.5.0",
+    build=11200,
+    after=11149,
+    asked=True,
+    others_asked=True,
+    changed="Nothing for memory.",
+)
+
+_B11258 = _read(
+    V0_5_0,
+    11258,
+    11200,
+    "Pipeline parallelism keeps copies of every input of the graph, the embeddings too, which a batch of tokens does"
+    " not read: CUDA_Host's compute buffer grows by 12 bytes for each token of the ubatch and each value of its"
+    " embedding (24 MiB for DeepSeek-V4-Flash at a ubatch of 512). Vulkan's order of nodes changes around"
+    " hyper-connections.",
+    copies_unread_inputs=True,
+)
 
 B11434 = replace(
-    V0_5_0,
+    _B11258,
     name="b11434",
     build=11434,
-    after=11200,
+    after=11349,
+    asked=True,
     others_asked=False,
     changed=(
-        "Pipeline parallelism keeps copies of every input of the graph, the embeddings too, which a batch of tokens"
-        " does not read: CUDA_Host's compute buffer grows by 12 bytes for each token of the ubatch and each value of"
-        " its embedding (24 MiB for DeepSeek-V4-Flash at a ubatch of 512). CUDA computes a shared expert beside"
-        " routed ones where both are quantised to one type, so compute buffers of such files change a little. Vulkan's"
-        " order of nodes changes around hyper-connections. Metal's fused indexer takes any number of heads. With"
-        " other models a batch may hold tokens and embeddings, for which CUDA_Host's compute buffer has room, and"
+        "CUDA computes a shared expert beside routed ones where both are quantised to one type, so compute buffers of"
+        " such files change a little. Metal's fused indexer takes any number of heads. With other models than"
+        " DeepSeek-V4 a batch may hold tokens and embeddings, for which CUDA_Host's compute buffer has room, and"
         " recurrent states are gathered in one go."
     ),
     mixed_batches=True,
     reads_states_once=True,
-    copies_unread_inputs=True,
     cuda_joins_shared_experts=True,
 )
 
 BUILDS: tuple[Release, ...] = (
     *(B9842, B9924, B9988, B10068),
     *(_B10088, _B10103, _B10159, _B10178, _B10199, _B10216, _B10223, _B10235, _B10240, _B10248, _B10289, _B10355),
-    *(B10361, B10549, B10568, V0_4_0, V0_5_0, B11434),
+    *(B10361, B10549, B10568, _B10605, _B10662, _B10705, _B10760, _B10798),
+    *(V0_4_0, _B10909, _B10985, _B11063, _B11149, V0_5_0, _B11258, B11434),
 )
 """Every modelled build of llama.cpp itself, oldest first."""
 
-OF_ONE_ARCHITECTURE = frozenset({9924, 9988, 10068, 10088, 10159, 10235, 10289, 10852})
+OF_ONE_ARCHITECTURE = frozenset({9924, 9988, 10068, 10088, 10159, 10235, 10289, 10605, 10760, 10798})
 """Builds that turned a switch of one architecture's own, which stands in its folder: DeepSeek-V4's."""
 
 RELEASES = tuple(r for r in BUILDS if r.asked)

@@ -133,13 +133,15 @@ SINCE: tuple[tuple[int, Mapping[str, Any]], ...] = (
     (10240, {"metal_indexer": True}),
     (10361, {"sycl_fused": True}),
     (10549, {"metal_attention_f16_copies": True}),
-    (10852, {"metal_attention_indices": True, "metal_concat_quantized": True}),
-    (10852, {"vulkan_large_top_k": True, "vulkan_indexer": True, "vulkan_order": VulkanOrder.TOP_K}),
+    (10662, {"vulkan_indexer": True, "rpc_events": True}),
+    (10705, {"rpc_asks": MAY_EXPAND}),
+    (10760, {"metal_concat_quantized": True, "vulkan_large_top_k": True, "vulkan_order": VulkanOrder.TOP_K}),
+    (10798, {"metal_attention_indices": True}),
     (10852, {"rocm_large_top_k": True}),
-    (10852, {"rpc_events": True, "rpc_asks": MAY_EXPAND}),
-    (11200, {"metal_expert_scales": True}),
-    (11200, {"vulkan_hyper_connections": True, "vulkan_order": VulkanOrder.NORMS}),
-    (11434, {"metal_indexer_heads": True, "rocm_sorts": 1 << 14, "vulkan_order": VulkanOrder.GATES}),
+    (10909, {"vulkan_hyper_connections": True, "vulkan_order": VulkanOrder.NORMS}),
+    (11063, {"metal_expert_scales": True}),
+    (11258, {"vulkan_order": VulkanOrder.GATES}),
+    (11434, {"metal_indexer_heads": True, "rocm_sorts": 1 << 14}),
 )
 """What each build turned, oldest first."""
 

@@ -67,16 +67,16 @@ class Switches(NamedTuple):
 
 _FIRST_BUILDS = {
     "mtp_tensors": 10235,
-    "image_routing_bias": 10852,
+    "image_routing_bias": 10798,
     "attn_output_a_in_groups": 10289,
     "hyper_connection_ops": 10068,
-    "swiglu_clamp": 10852,
+    "swiglu_clamp": 10760,
     "compressor_snapshots": 10235,
     "compressor_reads_once": 10068,
     "ffn_inputs_first": 10159,
     "rotates_compressed_keys": 9924,
     "masks_follow_attention": 9988,
-    "blocks_over_all_slots": 10852,
+    "blocks_over_all_slots": 10605,
     "pins_layer_ends": 10159,
 }
 _LAST_ADDED_APE = 10087
