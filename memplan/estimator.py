@@ -76,7 +76,6 @@ def estimate(
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    check_types(header, flags, rig, release)
     return answer(Question.of(header, flags, rig, release, without_ops, paths)).estimate
 
 
@@ -133,18 +132,6 @@ def answer(question: Question, plain: bool = False) -> Answer:
     reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, question.release_note, keys, graphs)
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)
     return replace(found, estimate=replace(result, notes=(*notes, *question.notes), approximate=inexact))
-
-
-def check_types(header: object, flags: object, rig: object, release: object) -> None:
-    """Raises TypeError, saying which argument is none and where one comes from."""
-    for name, value, kind, source in (
-        ("header", header, Header, "memplan.read_model"),
-        ("flags", flags, Flags, "memplan.parse_flags"),
-        ("rig", rig, Rig, "memplan.parse_gpus or memplan.load_rig"),
-        ("release", release, (str, Release), 'a tag such as "v0.5.0" or memplan.find_release'),
-    ):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must come from {source}; this is of type {type(value).__name__}")
 
 
 KEPT_MODELS = 4

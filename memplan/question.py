@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from memplan.backends.devices import Rig
+from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
 from memplan.llama.context import AS_RELEASED, Paths
 from memplan.llama.flags import Flags
@@ -56,9 +57,29 @@ class Question:
         without_ops: Iterable[str] = (),
         paths: Paths = AS_RELEASED,
     ) -> Question:
-        """The question of one model. Raises UnknownRelease."""
+        """The question of one model.
+
+        Raises UnknownRelease, FlagError for an op that there is not, and TypeError, saying which argument is none and
+        where one comes from.
+        """
+        for name, value, kind, source in (
+            ("header", header, Header, "memplan.read_model"),
+            ("flags", flags, Flags, "memplan.parse_flags"),
+            ("rig", rig, Rig, "memplan.parse_gpus or memplan.load_rig"),
+            ("release", release, (str, Release), 'a tag such as "v0.5.0" or memplan.find_release'),
+            ("paths", paths, Paths, "memplan.llama.context.Paths"),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} must come from {source}; this is of type {type(value).__name__}")
+        for name in ("n_ctx", "n_batch", "n_ubatch", "n_parallel"):  # of flags that were changed after they were parsed
+            number = getattr(flags, name)
+            if type(number) is not int or not 0 <= number < 1 << 31:
+                raise FlagError(f"{name} is {shown(repr(number))}: must be a whole number from 0 to 2147483647")
+        if isinstance(without_ops, str | bytes):
+            raise TypeError(f"without_ops: give a list of ops, as in [{without_ops!r}]")
+        ops = tuple(dict.fromkeys(check_op(op) for op in without_ops))
         found, note = find_release(release) if isinstance(release, str) else (release, None)
-        return Question((Load(header),), flags, rig, found, tuple(without_ops), paths, note or "")
+        return Question((Load(header),), flags, rig, found, ops, paths, note or "")
 
     @property
     def header(self) -> Header:
@@ -83,6 +104,25 @@ class Question:
         """The same of the release that a tag or a build means. Raises UnknownRelease."""
         release, note = find_release(text)
         return replace(self, release=release, release_note=note or "")
+
+
+def check_op(name: str, option: str = "") -> str:
+    """An op that GPUs can be made to refuse, as ggml spells it. Raises FlagError; ``option`` stands before the name."""
+    from memplan.backends.cuda import KNOWN_OPS
+    from memplan.ggml.tensor import VIEW_OPS
+
+    if not isinstance(name, str):
+        raise TypeError(f"without_ops: an op is named by a text; this is of type {type(name).__name__}")
+    op = name.strip().upper()
+    if op in VIEW_OPS:
+        raise FlagError(f"{option}{shown(name)}: {op} computes nothing, so no backend lacks it")
+    if op in KNOWN_OPS:
+        return op
+    import difflib
+
+    near = difflib.get_close_matches(op[:80], sorted(KNOWN_OPS - VIEW_OPS), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "name one as ggml does, such as LIGHTNING_INDEXER"
+    raise FlagError(f"{option}{shown(name)}: there is no such GPU op; {hint}")
 
 
 _OWN = frozenset(f.name for f in fields(Question))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,3 +46,43 @@ def test_a_sweep_says_the_same() -> None:
 def test_what_names_no_model(model: Any) -> None:
     with pytest.raises(TypeError, match="a model is a path, an address or a built-in name"):
         memplan.read_model(model)
+
+
+@pytest.mark.parametrize("ops", ["LIGHTNING_INDEXER", b"ADD", [5], [None]])
+def test_ops_that_are_no_list_of_names(ops: Any) -> None:
+    with pytest.raises(TypeError, match="without_ops"):
+        memplan.estimate(MODEL, FLAGS, RIG, without_ops=ops)
+
+
+def test_an_op_that_there_is_not() -> None:
+    with pytest.raises(memplan.FlagError, match="did you mean LIGHTNING_INDEXER"):
+        memplan.estimate(MODEL, FLAGS, RIG, without_ops=["LIGHTNING_INDEXR"])
+    with pytest.raises(memplan.FlagError, match="computes nothing"):
+        memplan.sweep(MODEL, [], RIG, ["np=1"], without_ops=["view"])
+
+
+def test_flags_changed_into_nonsense() -> None:
+    for wrong in (-1, 2**40, "512", 1.5, True):
+        with pytest.raises(memplan.FlagError, match="n_ubatch is"):
+            memplan.estimate(MODEL, replace(FLAGS, n_ubatch=wrong), RIG)  # type: ignore[arg-type]
+
+
+WRONG: list[Any] = [None, 5, 3.5, b"x", object(), [1], ["x", 2]]
+CALLS: list[tuple[str, Callable[[Any], Any]]] = [
+    ("header", lambda x: memplan.plan(x, [], RIG)),
+    ("flags", lambda x: memplan.plan(MODEL, x, RIG)),
+    ("rig", lambda x: memplan.find_limit(MODEL, ["-np", "1"], x)),
+    ("release", lambda x: memplan.explain(MODEL, FLAGS, RIG, x)),
+    ("release", lambda x: memplan.find_release(x)),
+    ("flags", lambda x: memplan.parse_flags(x)),
+    ("specs", lambda x: memplan.parse_gpus(x)),
+    ("name", lambda x: memplan.find_limit(MODEL, [], RIG, x)),
+    ("over", lambda x: memplan.sweep(MODEL, ["-np", "1"], RIG, x)),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize(("what", "call"), CALLS)
+def test_what_is_of_the_wrong_type(what: str, call: Callable[[Any], Any], wrong: Any) -> None:
+    with pytest.raises((TypeError, memplan.MemplanError)):
+        call(wrong)

@@ -81,10 +81,11 @@ def read_question(arguments: Arguments) -> Question:
     model = model_of(arguments, flags)
     rig, machine = rig_of(arguments)
     check_devices(flags, rig)
-    without_ops = tuple(dict.fromkeys(_op(name) for name in arguments.without_ops))
+    from memplan.question import Load, Question, check_op
+
+    without_ops = tuple(dict.fromkeys(check_op(name, "--without-op ") for name in arguments.without_ops))
 
     from memplan.models.open import open_model
-    from memplan.question import Load, Question
     from memplan.releases import find_release
 
     release, note = find_release(arguments.llama)
@@ -109,22 +110,6 @@ def paths_of(arguments: Arguments) -> Paths:
             raise FlagError(f"{option} {shown(text)}: {name} is given as {paths[name]} too; give only one")
         paths = paths.with_(name, ways[way])
     return paths
-
-
-def _op(name: str) -> str:
-    from memplan.backends.cuda import KNOWN_OPS
-    from memplan.ggml.tensor import VIEW_OPS
-
-    op = name.strip().upper()
-    if op in VIEW_OPS:
-        raise FlagError(f"--without-op {shown(name)}: {op} computes nothing, so no backend lacks it")
-    if op in KNOWN_OPS:
-        return op
-    import difflib
-
-    near = difflib.get_close_matches(op, sorted(KNOWN_OPS - VIEW_OPS), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "name one as ggml does, such as LIGHTNING_INDEXER"
-    raise FlagError(f"--without-op {shown(name)}: there is no such GPU op; {hint}")
 
 
 def _table(result: Estimate) -> str:

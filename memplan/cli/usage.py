@@ -42,8 +42,8 @@ Options:
   --offline          read no header from the network, only from the cache
   --no-cache         read headers from the network anew and keep none; what was
                      kept before is kept as it is there now
-  --timeout SECONDS  how long the network may take in all (30); the next try goes
-                     on from where one broke off
+  --timeout SECONDS  how long the network may take in all (30); the next try
+                     goes on from where one broke off
   --json             print one JSON object, sizes in bytes
   --check            exit with 1 when it does not fit, or llama.cpp refuses
   -h, --help         print this

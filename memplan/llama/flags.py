@@ -155,7 +155,10 @@ def parse_flags(argv: Sequence[str], app: str = "server") -> Flags:
     """
     if isinstance(argv, str):
         raise FlagError(f"{shown(argv)}: give a list of words, as in {argv.split()[:4]!r}")
-    return _parse(tuple(argv), app)
+    words = tuple(argv)
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError("llama-server's flags are a list of words, each of them a text")
+    return _parse(words, app)
 
 
 @lru_cache(maxsize=256)

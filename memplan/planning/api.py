@@ -37,7 +37,6 @@ def plan(
     Raises:
         MemplanError: what cannot be answered, in one line.
     """
-    from memplan.estimator import check_types
     from memplan.llama.flags import parse_flags
 
     if isinstance(flags, str):
@@ -46,9 +45,8 @@ def plan(
         raise FlagError(f"{shown(search)}: give a list of names, as in [{shown(search)}]")
     words, names = _words("flags", flags), _words("search", search)
     parsed = parse_flags(words, app)
-    check_types(header, parsed, rig, release)
-    margins = target_margins(parsed, rig) if margin_mib is None else _margins(margin_mib, rig)
     question = Question.of(header, parsed, rig, release, without_ops)
+    margins = target_margins(parsed, rig) if margin_mib is None else _margins(margin_mib, rig)
     return make_plan(Problem(question, margins, find_bandwidths(rig.gpus, (), rig.host_bandwidth)), names)
 
 

@@ -22,6 +22,8 @@ def find_release(text: str) -> tuple[Release, str | None]:
     Raises:
         UnknownRelease: not a release at all, or one older than all that are modelled.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"a release is named by a text such as 'v0.5.0'; this is of type {type(text).__name__}")
     wanted = text.strip().lower()
     if wanted == "latest":
         return LATEST, None

@@ -130,6 +130,8 @@ class Axis:
 
 def parse_axis(text: str) -> Axis:
     """The axis of ``NAME=VALUES``. Raises FlagError, in one line."""
+    if not isinstance(text, str):
+        raise TypeError(f"an axis is a text such as 'ub=256,512'; this is of type {type(text).__name__}")
     name, equals, values = text.partition("=")
     name = name.strip()
     if not equals or not name or not values.strip():

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
-from memplan.estimator import check_types, model_of
+from memplan.estimator import model_of
 from memplan.gguf.header import Header
 from memplan.halving import last_before
 from memplan.llama.flag_table import NUMBER
@@ -194,8 +194,9 @@ def find_limit(
     if bound not in get_args(Bound):
         raise FlagError(f"bound {shown(bound)}: must be {' or '.join(get_args(Bound))}")
     parsed = parse_flags(flags, app)
-    check_types(header, parsed, rig, release)
     question = Question.of(header, parsed, rig, release, without_ops)
+    if not isinstance(name, str):
+        raise TypeError(f"name is a setting's, as in 'ctx'; this is of type {type(name).__name__}")
     given = () if values is None else (_axis(name, values),)
     axis, tried = candidates(Sweeper(question, given), name)
     return largest_of(Sweeper(question, [axis]), axis, tried if bound == "largest" else tried[::-1], (), margin)

@@ -9,7 +9,7 @@ from math import prod
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
-from memplan.estimator import answer, check_types
+from memplan.estimator import answer
 from memplan.garbage import gc_paused
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
@@ -147,7 +147,6 @@ def sweep(
         MemplanError: an axis, flag or device that cannot be, in one line.
     """
     parsed = parse_flags(flags, app)
-    check_types(header, parsed, rig, release)
     if isinstance(over, str):
         raise FlagError(f"{shown(over)}: give a list of axes, as in [{shown(over)}]")
     if isinstance(over, Mapping):
