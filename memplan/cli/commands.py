@@ -25,6 +25,6 @@ DIRECT: Final[Mapping[str, str]] = {
 
 TYPER: Final[Mapping[str, str]] = {
     "models": "List the built-in models and their recipes.",
-    "releases": "List the releases of llama.cpp that --llama takes exactly.",
+    "releases": "List the builds of llama.cpp that are followed.",
 }
 """The commands that are typer's."""
