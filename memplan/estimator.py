@@ -51,6 +51,7 @@ class Model:
     tensors: ModelTensors
     arch: Architecture[Any]
     graphs: ModelGraphs[Any]
+    summary: ModelSummary
 
     @property
     def layers_routed_by_token(self) -> int:
@@ -150,7 +151,16 @@ def model_of(question: Question) -> Model:
     arch = architecture(header)
     hp = load_hparams(header, flags.kv_overrides, release)
     tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, flags.load_mtp, release))
-    model = Model(header, hp, tensors, arch, ModelGraphs(arch, hp, tensors))
+    summary = ModelSummary(
+        name=str(header.metadata.get("general.name", header.name)),
+        architecture=arch.name,
+        path=header.name,
+        bytes=header.nbytes,
+        parameters=sum(t.elements for t in header.tensors.values()),
+        n_ctx_train=hp.n_ctx_train,
+        own_streams=arch.own_streams,
+    )
+    model = Model(header, hp, tensors, arch, ModelGraphs(arch, hp, tensors), summary)
     _models.insert(0, (header, key, model))
     del _models[KEPT_MODELS:]
     return model
@@ -278,18 +288,9 @@ class _Work:
         return Answer(replace(self._blank(), refused=refusal), self.model)
 
     def _blank(self) -> Estimate:
-        header = self.model.header
         params = ContextParams.of(self.flags, self.model.hparams)
         return Estimate(
-            model=ModelSummary(
-                name=str(header.metadata.get("general.name", header.name)),
-                architecture=str(header.metadata.get("general.architecture", "")),
-                path=header.name,
-                bytes=sum(t.nbytes for t in header.tensors.values()),
-                parameters=sum(t.elements for t in header.tensors.values()),
-                n_ctx_train=self.model.hparams.n_ctx_train,
-                own_streams=self.model.arch.own_streams,
-            ),
+            model=self.model.summary,
             llama=self.release.name,
             flags=self.flags,
             n_ctx=params.n_ctx,

@@ -164,6 +164,12 @@ class BufferMap(Protocol):
 KEPT_SIZES = 8
 """Batches and contexts whose parts a model remembers."""
 
+KEPT_RESTS = 64
+"""Kinds of layers, by batch, whose later stretches a model remembers."""
+
+Built = tuple[list[Part], tuple[Tensor, ...]]
+"""A layer's stretches, and what the last of them hands on."""
+
 
 class ModelGraphs(Generic[H]):
     """What stays the same for all estimates of one model: its weights, which layers are alike, parts built."""
@@ -181,6 +187,7 @@ class ModelGraphs(Generic[H]):
         self.kinds = [numbers.setdefault(tuple(kind), len(numbers)) for kind in of_layer]
         """A number for each layer, the same for those with like weights."""
         self._parts: dict[tuple[object, ...], tuple[list[Part], list[int], list[Tensor]]] = {}
+        self._rests: dict[Hashable, Built] = {}
 
     def at(self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths, n_tokens: int) -> PlacedGraphs[H]:
         """The model with its caches, in one placement.
@@ -205,45 +212,70 @@ class ModelGraphs(Generic[H]):
         builder.begin(())
         given = _many(graph.head())
         parts, layers = [builder.end(given)], [-1]
-        built: dict[Hashable, tuple[list[Part], tuple[Tensor, ...]]] = {}
+        built: dict[Hashable, Built] = {}
         for il in range(self.hp.n_layer):
-            shapes = tuple([(t.type, t.ne, t.nb) for t in given])
-            key = (self.kinds[il], memory.of_layer(memory_layer(memory, il)), graph.is_last(il), shapes)
+            kind = (self.kinds[il], graph.is_last(il))
+            key = (kind, memory.of_layer(memory_layer(memory, il)), _shapes(given))
             known = built.get(key)
             if known is None:
-                known = built[key] = _build_layer(graph, builder, il, given)
+                known = built[key] = self._build_layer(graph, builder, il, given, kind)
             stretches, given = known
             parts += stretches
             layers += [il] * len(stretches)
         parts.append(builder.end((graph.tail(*builder.begin(given)),)))
         return parts, [*layers, -1], builder.inputs
 
+    def _build_layer(
+        self, graph: ModelGraph[H], builder: PartBuilder, il: int, given: tuple[Tensor, ...], kind: Hashable
+    ) -> Built:
+        """A layer's stretches, and what the last of them hands on.
+
+        What comes after the first cut is remembered where it knows nothing of the memory: then it is the same for every
+        context.
+        """
+        step = graph.layer(il, *builder.begin(given))
+        if not isinstance(step, Generator):
+            outs = _many(step)
+            return [builder.end(outs)], outs
+        crossing = next(step)
+        outs = _many(crossing)
+        first = builder.end(outs)
+        inputs = tuple([t.name for t in builder.inputs])
+        key = (kind, graph.batch, graph.fused, graph.release, _shapes(outs), inputs)
+        known = self._rests.get(key)
+        if known is None:
+            known = _build_rest(builder, step, crossing, outs)
+            roles = {role for part in known[0] for role in part.roles}
+            if len(inputs) == len(builder.inputs) and all(_name(role, il) in self.weights for role in roles):
+                if len(self._rests) >= KEPT_RESTS:
+                    self._rests.clear()
+                self._rests[key] = known
+        else:
+            step.close()
+        return [first, *known[0]], known[1]
+
+
+def _build_rest(builder: PartBuilder, step: Cuts, crossing: Crossing, outs: tuple[Tensor, ...]) -> Built:
+    """The stretches after a layer's first cut."""
+    stretches = []
+    try:
+        while True:
+            given = builder.begin(outs)
+            crossing = step.send(given if isinstance(crossing, tuple) else given[0])
+            outs = _many(crossing)
+            stretches.append(builder.end(outs))
+    except StopIteration as stop:
+        outs = _many(stop.value)
+        return [*stretches, builder.end(outs)], outs
+
+
+def _shapes(tensors: Sequence[Tensor]) -> Hashable:
+    return tuple([(t.type, t.ne, t.nb) for t in tensors])
+
 
 def memory_layer(memory: Memory, il: int) -> int:
     """The layer whose cache a layer uses: its own, or another's that it shares."""
     return next((at for cache in memory.caches.values() if (at := cache.layer(il)) != il), il)
-
-
-def _build_layer(
-    graph: ModelGraph[H], builder: PartBuilder, il: int, given: tuple[Tensor, ...]
-) -> tuple[list[Part], tuple[Tensor, ...]]:
-    """A layer's stretches, and what the last of them hands on."""
-    stretches = []
-    step = graph.layer(il, *builder.begin(given))
-    if isinstance(step, Generator):
-        crossing = next(step)
-        try:
-            while True:
-                outs = _many(crossing)
-                stretches.append(builder.end(outs))
-                given = tuple(builder.begin(outs))
-                crossing = step.send(given if isinstance(crossing, tuple) else given[0])
-        except StopIteration as stop:
-            outs = _many(stop.value)
-    else:
-        outs = _many(step)
-    stretches.append(builder.end(outs))
-    return stretches, outs
 
 
 class PlacedGraphs(Generic[H]):
@@ -325,13 +357,15 @@ class PlacedGraphs(Generic[H]):
 
     def leaf(self, role: str, il: int) -> Tensor:
         """A new leaf for a weight, cache or state, in its buffer."""
-        w = self.model.weights.get(_name(role, il))
+        name = _name(role, il)
+        w = self.model.weights.get(name)
         if w is not None:
             t = new_tensor(w.type, *w.ne, name=w.name)
+            t.buffer = self.buffers.weight(name)
         else:
             c = self.memory.tensor(role, il)
             t = new_tensor(c.type, *c.ne, name=c.name)
-        t.buffer = self._buffer(role, il)
+            t.buffer = self.buffers.cache(c.buft)
         return t
 
     def _buffer(self, role: str, il: int) -> Buffer:

@@ -101,11 +101,17 @@ class Memory:
 
     def has(self, role: str, il: int) -> bool:
         """Whether layer ``il`` has a tensor ``role``, its own or another layer's."""
+        if role not in self._roles:
+            return False
         try:
             self.tensor(role, il)
         except KeyError:
             return False
         return True
+
+    @cached_property
+    def _roles(self) -> frozenset[str]:
+        return frozenset([t.role for t in self.tensors])
 
     def of_layer(self, il: int) -> tuple[object, ...]:
         """What a layer's own tensors are like."""
