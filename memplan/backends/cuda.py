@@ -9,7 +9,7 @@ A new op is one more method, or one more name in ``_ALWAYS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -137,6 +137,15 @@ class CudaBackend(Backend):
         if op in ("MUL_MAT_ID", "ROPE", "ROPE_BACK"):
             return ne[2] >= OFFLOAD_MIN_BATCH
         return op != "GET_ROWS" and ne[1] * ne[2] * ne[3] >= OFFLOAD_MIN_BATCH
+
+    def looks_far(self, nodes: list[Tensor]) -> bool:
+        """Whether a shared expert moves: nodes of the next layer may stand between it and the routed ones."""
+        return cuda_fusion.moves_shared_expert(nodes, self.release)
+
+    @staticmethod
+    def traits(t: Tensor) -> Hashable:
+        """All that decides about fusions."""
+        return Backend.traits(t), repr(t.params), tuple([(s.type.name, s.ne, s.nb) for s in t.src])
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
         """What its fusions change of a split; see ``memplan.backends.cuda_fusion``."""

@@ -53,6 +53,11 @@ def graph_optimize(nodes: list[Tensor], release: Release, after: Tensor | None =
     return nodes, deps + alloc_deps(nodes, release, after)
 
 
+def moves_shared_expert(nodes: Sequence[Tensor], release: Release) -> bool:
+    """Whether ``graph_optimize`` would put a shared expert behind routed ones among ``nodes``."""
+    return release.cuda_joins_shared_experts and any(_shared_expert(nodes, i) for i in range(len(nodes) - 5))
+
+
 def alloc_deps(nodes: Sequence[Tensor], release: Release, after: Tensor | None = None) -> Deps:
     """(tensor, until) for every lifetime that is stretched, in ggml's order, repeats included.
 

@@ -77,8 +77,6 @@ class VulkanHost(HostBuffer):
 class VulkanBackend(RuledBackend):
     """One Vulkan device; ``without_ops``: ops that it is made to refuse."""
 
-    whole_splits = True
-
     def __init__(self, name: str, gpu: Gpu, release: Release, without_ops: frozenset[str] = frozenset()) -> None:
         own = dict(_RULES)
         limits = gpu.vulkan_limits
@@ -112,6 +110,10 @@ class VulkanBackend(RuledBackend):
     def traits(t: Tensor) -> Hashable:
         """What the order of nodes goes by; see ``memplan.backends.vulkan_order``."""
         return vulkan_order.traits(t)
+
+    def looks_far(self, nodes: list[Tensor]) -> bool:
+        """Always: it moves nodes over twenty others."""
+        return True
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
         """A new order, and the lifetimes that fusions stretch; see ``memplan.backends.vulkan_order``."""

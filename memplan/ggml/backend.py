@@ -90,14 +90,11 @@ class Backend(ABC):
         scratching: what ``scratch`` depends on beside the tensor; None where run-time scratch is not modelled.
         computing: what ``supports_op`` depends on beside the tensor, where no device's memory plays a part: backends
             that are equal in it are asked once; None where they differ.
-        whole_splits: whether what ``graph_optimize`` does to a node may depend on nodes of other layers, so that it has
-            to be given whole splits.
     """
 
     name: str
     buft: BufferType
     computing: Hashable = None
-    whole_splits: bool = False
     scratching: Hashable = None
 
     @abstractmethod
@@ -122,8 +119,15 @@ class Backend(ABC):
 
     @staticmethod
     def traits(t: Tensor) -> Hashable:
-        """What of ``t``, beside sources, views and flags, ``graph_optimize`` goes by; asked where ``whole_splits``."""
+        """What of ``t``, beside sources, views and flags, ``graph_optimize`` goes by; asked where it looks far."""
         return t.op, t.kind, t.type.name, t.ne, t.nb, t.view_offs
+
+    def looks_far(self, nodes: list[Tensor]) -> bool:
+        """Whether what ``graph_optimize`` makes of a layer's ``nodes`` may depend on nodes of other layers among them.
+
+        It is then given whole splits, where else the answer for one stretch of a layer would hold for all like it.
+        """
+        return False
 
     def scratch(self, t: Tensor) -> Scratch:
         """What computing ``t`` takes at run time beside the compute buffer; see ``scratching``."""

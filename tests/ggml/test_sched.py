@@ -156,7 +156,8 @@ def test_inputs_that_pipelining_keeps_are_limited_where_splits_are() -> None:
 class WideFirst(ToyBackend):
     """Computes what is wide first, and keeps the first node of a split until its last."""
 
-    whole_splits = True
+    def looks_far(self, nodes: list[Tensor]) -> bool:
+        return True
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
         order = sorted(nodes, key=lambda t: -t.ne[0])

@@ -1,7 +1,7 @@
 """What backends make of the splits of a graph in parts: orders of nodes, and lifetimes that fusions stretch.
 
 See ``Backend.graph_optimize``. A backend is asked about the nodes of one part at a time, and the answer holds for the
-same part elsewhere. One that looks further (``Backend.whole_splits``) is given splits made anew, tensor by tensor.
+same part elsewhere. One that looks further (``Backend.looks_far``) is given splits made anew, tensor by tensor.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from memplan.ggml.tensor import Shape, Tensor
 
 if TYPE_CHECKING:
     from memplan.gguf.types import GGMLType
+
+Backends = frozenset[int]
 
 Kept = tuple[int, int]
 """A tensor, and the backend whose copy of it is kept; -1 for the tensor itself."""
@@ -71,15 +73,18 @@ class Optimizer:
     def __init__(self, sched: Sched) -> None:
         self.sched = sched
         self._asks = [type(b).graph_optimize is not Backend.graph_optimize for b in sched.backends]
-        self._runs: dict[Schedule, list[tuple[int, int, int, Run]]] = {}
+        self._runs: dict[tuple[Schedule, Backends], list[tuple[int, int, int, Run]]] = {}
         self._answers: dict[tuple[Part, Buffers, Run], Answer] = {}
         self._wholes: dict[tuple[object, ...], list[tuple[int, Answer]]] = {}
+        self._far: dict[tuple[Part, Buffers], Backends] = {}
 
     def optimize(self, graph: GraphParts, schedule: Schedule) -> Optimized:
         """What is computed when, and what must outlive which node."""
         order: list[int] = []
         lifetimes: dict[int, dict[Kept, None]] = {}
-        for place, (changed, stretched) in (*self._of_runs(graph, schedule), *self._of_splits(graph, schedule)):
+        far = frozenset().union(*map(self._looking_far, graph.parts, graph.buffers))
+        answers = (*self._of_runs(graph, schedule, far), *self._of_splits(graph, schedule, far))
+        for place, (changed, stretched) in answers:
             if changed:
                 order = order or list(schedule.structure.order)
                 order[place : place + len(changed)] = changed
@@ -87,14 +92,25 @@ class Optimizer:
                 lifetimes.setdefault(until, {}).update(dict.fromkeys(kept))
         return Optimized(tuple(order), tuple([(until, tuple(kept)) for until, kept in lifetimes.items()]))
 
+    def _looking_far(self, part: Part, buffers: Buffers) -> Backends:
+        """The backends whose answers about a part may depend on other parts."""
+        key = part, buffers
+        far = self._far.get(key)
+        if far is None:
+            _make_room(self._far, KEPT_ANSWERS)
+            part.locate(buffers)
+            asked = [b for b, asks in enumerate(self._asks) if asks]
+            far = self._far[key] = frozenset([b for b in asked if self.sched.backends[b].looks_far(part.nodes)])
+        return far
+
     # --- a part at a time ---------------------------------------------------------------------------------------------
 
-    def _of_runs(self, graph: GraphParts, schedule: Schedule) -> Iterator[tuple[int, Answer]]:
+    def _of_runs(self, graph: GraphParts, schedule: Schedule, far: Backends) -> Iterator[tuple[int, Answer]]:
         """What each run comes to, and its place in the graph's order."""
-        runs = self._runs.get(schedule)
+        runs = self._runs.get((schedule, far))
         if runs is None:
             _make_room(self._runs, KEPT_SCHEDULES)
-            runs = self._runs[schedule] = list(self._find_runs(schedule))
+            runs = self._runs[schedule, far] = list(self._find_runs(schedule, far))
         structure = schedule.structure
         for at, place, after, run in runs:
             key = graph.parts[at], graph.buffers[at], run
@@ -112,13 +128,13 @@ class Optimizer:
             )
             yield place, (tuple(map(number, changed)), lifetimes)
 
-    def _find_runs(self, schedule: Schedule) -> Iterator[tuple[int, int, int, Run]]:
+    def _find_runs(self, schedule: Schedule, far: Backends) -> Iterator[tuple[int, int, int, Run]]:
         """Where backends are to be asked a part at a time: the part's position, the run's place, the node after it."""
         structure = schedule.structure
         order, where, segments = structure.order, structure.where, structure.segments
         read_at = [structure.position[i] for i, _, _ in schedule.copies]
         for split_start, split_end, backend in schedule.runs:
-            if not self._asks[backend] or self.sched.backends[backend].whole_splits:
+            if not self._asks[backend] or backend in far:
                 continue
             inside = segments[bisect_right(segments, split_start) : bisect_left(segments, split_end)]
             for start, end in pairwise((split_start, *inside, split_end)):
@@ -157,24 +173,23 @@ class Optimizer:
 
     # --- whole splits -------------------------------------------------------------------------------------------------
 
-    def _of_splits(self, graph: GraphParts, schedule: Schedule) -> list[tuple[int, Answer]]:
+    def _of_splits(self, graph: GraphParts, schedule: Schedule, far: Backends) -> list[tuple[int, Answer]]:
         """What each split comes to that must be seen whole, and its place in the graph's order."""
-        used = {self.sched.backends[backend] for _, _, backend in schedule.runs}
-        traits = {backend.traits for backend in used if backend.whole_splits}
+        traits = {self.sched.backends[backend].traits for _, _, backend in schedule.runs if backend in far}
         if not traits:
             return []
         key = schedule, *[frozenset([part.alike(of) for of in traits]) for part in graph.parts]
         known = self._wholes.get(key)
         if known is None:
             _make_room(self._wholes, KEPT_SCHEDULES)
-            known = self._wholes[key] = list(self._ask_whole(graph, schedule))
+            known = self._wholes[key] = list(self._ask_whole(graph, schedule, far))
         return known
 
-    def _ask_whole(self, graph: GraphParts, schedule: Schedule) -> Iterator[tuple[int, Answer]]:
+    def _ask_whole(self, graph: GraphParts, schedule: Schedule, far: Backends) -> Iterator[tuple[int, Answer]]:
         whole = _Whole(graph, schedule)
         order = schedule.structure.order
         for start, end, backend in schedule.runs:
-            if self.sched.backends[backend].whole_splits:
+            if backend in far:
                 after = whole.tensor(order[end]) if end < len(order) else None
                 nodes = whole.nodes(order[start:end], backend)
                 tensors, deps = self.sched.backends[backend].graph_optimize(nodes, after)

@@ -88,6 +88,14 @@ def test_quick_and_plain_agree(question: tuple[str, list[str], int, tuple[str, .
     assert figures(quick) == figures(plain)
 
 
+def test_a_shared_expert_that_moves_over_nodes_of_the_next_layer() -> None:
+    rig = Rig((Gpu("one", 24000 * MIB, 23000 * MIB, (8, 6)),))
+    flags = parse_flags(["-c", "256", "-b", "2048", "-ub", "1", "-np", "1", "-fa", "on"])
+    asked = Question.of(header("q8_0"), flags, rig, "b11434")
+    quick, plain = (answer(asked, plain).estimate for plain in (False, True))
+    assert figures(quick) == figures(plain)
+
+
 def figures(e: Estimate) -> tuple[object, ...]:
     """All that the two must agree on."""
     return e.refused, e.buffers, e.nodes, e.splits, e.disabled, e.pipeline_parallel
