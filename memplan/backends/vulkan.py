@@ -31,6 +31,9 @@ _kinds: dict[tuple[object, ...], int] = {}
 
 _TOP_K_LIMIT = 1024  # there was a shader for each power of two below num_topk_pipelines = 11
 
+_WORKGROUP = 1024  # maxComputeWorkGroupInvocations
+_SHARED_MEMORY = 32 << 10  # maxComputeSharedMemorySize; bytes that no driver named in vulkan_limits stays below
+
 _UNARY_KINDS = ruled.names(
     "EXP EXPM1 ELU GELU GELU_ERF GELU_QUICK SILU RELU XIELU NEG TANH SIGMOID HARDSIGMOID HARDSWISH ABS SOFTPLUS STEP "
     "ROUND CEIL FLOOR TRUNC SGN"
@@ -147,6 +150,8 @@ def _dense(t: Tensor) -> bool:
 
 def _mul_mat(t: Tensor) -> bool:
     a, b = t.src[0], t.src[1]
+    if t.params and t.params.get("f32_source"):
+        return False
     if a.type not in _MATRIX_TYPES or (t.src[2] if t.op == "MUL_MAT_ID" else a).ne[3] != b.ne[3]:
         return False
     if not (a.type in ruled.FLOATS or _dense(a)) or not (b.type in HALVES or _dense(b)):
@@ -251,6 +256,22 @@ def _lightning_indexer(t: Tensor, align: int) -> bool:
     return True
 
 
+def _ssm_scan(t: Tensor) -> bool:
+    state, a, ids = t.src[0], t.src[3], t.src[6]
+    if any(s.type.is_quantized for s in t.src[:6]) or ids.type is not I32 or not ruled.f32_in(t) or t.type is not F32:
+        return False
+    return a.nb[1] == F32.type_size and state.ne[0] in (128, 256) and state.ne[1] % 16 == 0
+
+
+def _gated_delta_net(t: Tensor) -> bool:
+    return t.src[2].ne[0] in (16, 32, 64, 128) and ruled.all_f32(t)
+
+
+def _solve_tri(t: Tensor) -> bool:
+    n, k = t.src[0].ne[0], t.src[1].ne[0]
+    return t.type is F32 and ruled.f32_in(t) and k <= _WORKGROUP and F32.type_size * (n + k) <= _SHARED_MEMORY
+
+
 def _hyper_connection(t: Tensor, source: int) -> bool:
     return ruled.all_f32(t) and t.src[source].ne[1] == 4
 
@@ -272,6 +293,7 @@ _RULES: dict[str, Rule] = {
     "ADD_ID": lambda t: t.type is F32 and t.src[0].type is F32 and t.src[1].type is F32 and t.src[2].type is I32,
     "CONCAT": _concat,
     "FLASH_ATTN_EXT": _flash_attn_ext,
+    "GATED_DELTA_NET": _gated_delta_net,
     "GET_ROWS": _get_rows,
     "GLU": _glu,
     "GROUP_NORM": lambda t: t.src[0].is_contiguous,
@@ -280,5 +302,8 @@ _RULES: dict[str, Rule] = {
     "SET": _set,
     "SET_ROWS": _set_rows,
     "SOFT_MAX": _soft_max,
+    "SOLVE_TRI": _solve_tri,
+    "SSM_CONV": ruled.f32_in,
+    "SSM_SCAN": _ssm_scan,
     "UNARY": _unary,
 }
