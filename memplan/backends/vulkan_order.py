@@ -1,8 +1,9 @@
 """The order in which Vulkan computes a split's nodes, and the lifetimes that its fusions stretch.
 
-Follows ``ggml_vk_graph_optimize`` (ggml/src/ggml-vulkan/ggml-vulkan.cpp), read in builds 9840, 10362, v0.5.0 and 11434.
-It groups up to 20 nodes that do not wait for each other, so that no barrier stands between them, and keeps chains
-together that one shader computes. GGML_VK_DISABLE_GRAPH_OPTIMIZE, which turns it off, is taken as not set.
+Follows ``ggml_vk_graph_optimize`` (ggml/src/ggml-vulkan/ggml-vulkan.cpp), read in builds 9840, 10362, 10819 (as v0.4.0
+has it), v0.5.0 and 11434. It groups up to 20 nodes that do not wait for each other, so that no barrier stands between
+them, and keeps chains together that one shader computes. GGML_VK_DISABLE_GRAPH_OPTIMIZE, which turns it off, is taken
+as not set.
 """
 
 from __future__ import annotations
@@ -76,14 +77,15 @@ class OrderRules:
     """What a release does.
 
     ``gatings``: chains of a top-k gating, in the order in which they are tried.  ``chains``: others, after them.
-    ``follows_views``: v0.5.0's ways. Nodes wait for each other too where one reads, through a view, what the other
-    writes; a norm is followed by its set of rows, a unary operator by its product, though views lie between; and what
-    a gating reads lives until its end.  ``gates``: other chains of which the last is true.
+    ``aliases``: nodes wait for each other too where one reads, through a view, what the other writes.
+    ``past_views``: a norm is followed by its set of rows, a unary operator by its product, though views lie between;
+    and what a gating reads lives until its end.  ``gates``: other chains of which the last is true.
     """
 
     gatings: tuple[Pattern, ...]
     chains: tuple[Pattern, ...] = (SNAKE,)
-    follows_views: bool = False
+    aliases: bool = False
+    past_views: bool = False
     gates: tuple[Pattern, ...] = ()
 
     @cached_property
@@ -97,12 +99,12 @@ class OrderRules:
 
 _GATINGS = (SOFTMAX_NORM, SIGMOID_NORM, EARLY_SOFTMAX, LATE_SOFTMAX)
 _MORE_GATINGS = (SOFTMAX_NORM, SIGMOID_NORM, SQRT_SOFTPLUS_NORM, EARLY_SOFTMAX, LATE_SOFTMAX)
-_NORMS = OrderRules(_MORE_GATINGS, (SNAKE, SPARSE_TOP_K, *NORMS_AND_ROPES), follows_views=True)
+_NORMS = OrderRules(_MORE_GATINGS, (SNAKE, SPARSE_TOP_K, *NORMS_AND_ROPES), aliases=True, past_views=True)
 
 RULES = {
     VulkanOrder.GATINGS: OrderRules(_GATINGS),
     VulkanOrder.SQRT_SOFTPLUS: OrderRules(_MORE_GATINGS),
-    VulkanOrder.TOP_K: OrderRules(_MORE_GATINGS, (SNAKE, SPARSE_TOP_K)),
+    VulkanOrder.TOP_K: OrderRules(_MORE_GATINGS, (SNAKE, SPARSE_TOP_K), aliases=True),
     VulkanOrder.NORMS: _NORMS,
     VulkanOrder.GATES: replace(_NORMS, gates=(HYPER_CONNECTION_GATE,)),
 }
@@ -152,7 +154,7 @@ class _Order:
         number: dict[int, int] = {}
         of_base: dict[int, list[int]] = {}
         readers: dict[int, list[int]] = {}
-        aliases, empty = self.rules.follows_views, self.empty
+        aliases, empty = self.rules.aliases, self.empty
         waits = []
         for j, t in enumerate(self.nodes):
             base = id(t.view_src or t)
@@ -194,7 +196,7 @@ class _Order:
             if not self._unused(first, pattern):
                 continue
             end = first + len(pattern)
-            gating = self.rules.follows_views and pattern in self.rules.gatings
+            gating = self.rules.past_views and pattern in self.rules.gatings
             if gating or pattern in self.rules.gates:
                 scaled = gating and end < self.n and self.ops[end] == "SCALE"
                 self._stretch(first, end, self.nodes[end if scaled else end - 1])
@@ -254,7 +256,7 @@ class _Order:
     def _follows(self, c: int, j: int) -> bool:
         """Whether ``j`` may be grouped with ``c`` although it waits for it, since one shader computes both."""
         pair = (self.ops[c], self.ops[j])
-        if self.rules.follows_views and pair in _PAST_VIEWS:
+        if self.rules.past_views and pair in _PAST_VIEWS:
             return all(self.used[v] or self.empty[v] for v in range(c + 1, j))
         return j == c + 1 and pair in _NEXT
 
@@ -271,13 +273,13 @@ class _Order:
                     yield k
                     rope = k
                     break
-        if self.ops[rope] == "ROPE" or (self.rules.follows_views and self.ops[rope] == "RMS_NORM"):
+        if self.ops[rope] == "ROPE" or (self.rules.past_views and self.ops[rope] == "RMS_NORM"):
             yield from self._set_rows(rope)
         if (op, before) in (("ADD_ID", "MUL_MAT_ID"), ("ADD", "MUL_MAT")):
             yield from self._ready(j, "MUL" if op == "ADD_ID" else "ADD")
         if op == "ADD" and before == "SSM_CONV":
             yield from [k for k in self._ahead(j, "UNARY") if self.nodes[k].src[0] is self.nodes[j]][:1]
-        if op == "UNARY" and self.rules.follows_views:
+        if op == "UNARY" and self.rules.past_views:
             yield from self._product(j)
 
     def _ahead(self, j: int, op: str) -> list[int]:
@@ -306,7 +308,7 @@ class _Order:
 
     def _set_rows(self, i: int) -> list[int]:
         """The view of ``i``, and the SET_ROWS of that view."""
-        t, ops, checks = self.nodes[i], self.ops, self.rules.follows_views
+        t, ops, checks = self.nodes[i], self.ops, self.rules.past_views
         view = -1
         for k in range(i + 1, min(i + (_REACH if checks else 10), self.n)):
             if checks and self.used[k]:

@@ -25,9 +25,9 @@ class VulkanOrder(Enum):
     SQRT_SOFTPLUS = 1
     """A gating by the root of a softplus too."""
     TOP_K = 2
-    """A sparse top-k as well."""
+    """A sparse top-k as well; nodes that read through a view what another writes wait for it."""
     NORMS = 3
-    """Norms and ropes with what follows; nodes that read through a view what another writes wait for it."""
+    """Norms and ropes with what follows."""
     GATES = 4
     """The gates of hyper-connections."""
 

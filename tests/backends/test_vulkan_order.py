@@ -8,7 +8,7 @@ from memplan.backends.vulkan_order import RULES, graph_optimize
 from memplan.ggml import ops
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import Tensor, new_tensor
-from memplan.gguf.types import F32
+from memplan.gguf.types import F32, I32
 from memplan.releases.other_backends import VulkanOrder
 
 OLD, NEW = RULES[VulkanOrder.SQRT_SOFTPLUS], RULES[VulkanOrder.NORMS]
@@ -68,6 +68,17 @@ def test_a_unary_operator_is_followed_by_its_product_since_v0_5_0(rules: object,
     free = named("free", ops.sqr(leaf(64, 4)))
     found = order(nodes_of(product, free), rules)
     assert (found.index("product") - found.index("gate") == 1) is together
+
+
+@pytest.mark.parametrize(("rules", "waits"), [(OLD, False), (RULES[VulkanOrder.TOP_K], True), (NEW, True)])
+def test_what_is_read_through_a_view_is_written_first_since_v0_4_0(rules: object, waits: bool) -> None:
+    cache, ids = leaf(64, 8), new_tensor(I32, 4)
+    state = ops.sqrt(ops.sqr(leaf(64, 2)))
+    written = named("written", ops.cpy(state, ops.view_2d(cache, 64, 2, cache.nb[1], 0)))
+    seen = ops.reshape(cache, 64, 8)
+    read = named("read", ops.get_rows(seen, ids))
+    found = order(nodes_of(seen, written, read), rules)
+    assert (found.index("written") < found.index("read")) is waits
 
 
 def test_what_a_gating_reads_lives_until_its_end_since_v0_5_0() -> None:

@@ -1,7 +1,8 @@
 """llama.cpp's answers for models of other architectures, replayed in process, by both planners.
 
 ``tests/data/golden/archs/ARCHITECTURE.jsonl`` has the answers, ``tests/data/headers/MODEL.gguf.gz`` the headers of the
-models that were asked about, with their real shapes and types.
+models that were asked about, with their real shapes and types; ``vulkan.jsonl`` has several models on Vulkan devices,
+some of them beside CUDA's.
 """
 
 from __future__ import annotations
