@@ -90,7 +90,7 @@ SAID: Final[Mapping[str, Meaning]] = {
     "unknown model architecture": Meaning(
         "architecture-not-of-this-release",
         "this build does not know the model's architecture",
-        ("take a newer llama.cpp (DeepSeek-V4 came with build 9842)",),
+        ("take a newer llama.cpp",),
     ),
     "invalid argument": Meaning(
         "argument-not-of-this-release",
@@ -159,11 +159,12 @@ def from_memory(
     heads: int = 64,
     assumed: Sequence[str] = (),
     placed: bool = True,
+    experts: bool = True,
 ) -> Cause:
     """The cause of an allocation that failed, by what would have made it small enough. ``heads``: the indexer's.
 
     ``assumed``: flags that nobody told, for which defaults stand in ``estimate``.  ``placed``: where weights lie is
-    known.
+    known.  ``experts``: whether the model has any.
     """
     if failure.buffer.startswith("CPU") or failure.buffer.endswith("_Host"):
         return Cause(
@@ -175,7 +176,7 @@ def from_memory(
         return _without_estimate(load, failure, heads, release)
     device = failure.buffer or (min(estimate.devices, key=lambda d: d.left).name)
     if failure.stage is Stage.MODEL:
-        return _weights(estimate, device, failure, not assumed, placed)
+        return _weights(estimate, device, failure, not assumed, placed, experts)
     if assumed and not (failure.stage is Stage.COMPUTE and failure.size == _compute(estimate, device)):
         return _without_estimate(load, failure, heads, release)  # its caches and buffers may be anybody's
     if failure.stage in (Stage.COMPUTE, Stage.UNKNOWN):
@@ -183,7 +184,7 @@ def from_memory(
         cause = cause or _unfused(estimate, device, failure, release, ask, heads)
         if cause is not None:
             return cause
-    return _balance(estimate, device, failure, ask)
+    return _balance(estimate, device, failure, experts)
 
 
 def _slots(estimate: Estimate, device: str, failure: Failure, release: Release, ask: Ask) -> Cause | None:
@@ -225,7 +226,7 @@ def _unfused(estimate: Estimate, device: str, failure: Failure, release: Release
     )
 
 
-def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, placed: bool) -> Cause:
+def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, placed: bool, experts: bool) -> Cause:
     """Weights that do not fit: they alone beside what was free, then all else if it is ``sure`` what that takes.
 
     ``placed``: whether what is predicted of other GPUs holds.
@@ -247,7 +248,7 @@ def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, plac
     if short <= 0:
         about = f"{device} has {_mib(use.free)} free for weights of {_mib(asked)}"
     if asked != use.model and not placed:  # the prediction is of another placement
-        return Cause("too-little-memory", about, "keep experts on the host: -ncmoe N or -cmoe")
+        return Cause("too-little-memory", about, _to_host(experts))
     spare = {name: other.left if sure else other.free - other.model for name, other in uses.items()}
     spare[device] -= asked - use.model
     if sure and spare[device] < -short:
@@ -257,14 +258,14 @@ def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, plac
         return Cause(
             "one-gpu-short",
             f"{about}, while {roomy} has {_size(spare[roomy])} to spare{'' if sure else ' beside its own weights'}",
-            f"move expert tensors of {device}'s layers to {roomy} with -ot, or shift -ts",
+            _to_other(device, roomy, experts),
         )
     if total < 0 and len(uses) > 1:
         about = f"{about}; the GPUs together are {_size(-total, up=True)} short{'' if sure else ' for weights'}"
-    return Cause("too-little-memory", about, "keep experts on the host: -ncmoe N or -cmoe")
+    return Cause("too-little-memory", about, _to_host(experts))
 
 
-def _balance(estimate: Estimate, device: str, failure: Failure, ask: Ask) -> Cause:
+def _balance(estimate: Estimate, device: str, failure: Failure, experts: bool) -> Cause:
     """Whether one GPU is short while others have room, or all are."""
     uses = {use.name: use for use in estimate.devices}
     use = uses.get(device)
@@ -286,15 +287,24 @@ def _balance(estimate: Estimate, device: str, failure: Failure, ask: Ask) -> Cau
         return Cause(
             "one-gpu-short",
             f"{about}{what} while {roomy.name} has {_size(roomy.left)} to spare",
-            f"move an expert tensor of {device}'s last layer to {roomy.name} with -ot, or shift -ts",
+            _to_other(device, roomy.name, experts),
         )
     return Cause(
         "too-little-memory",
         f"{about}{what}: the GPUs together are {_size(max(0, -total), up=True)} short with these settings"
         if total < 0
         else f"{about}{what}",
-        "keep experts on the host: -ncmoe N or -cmoe",
+        _to_host(experts),
     )
+
+
+def _to_host(experts: bool) -> str:
+    return "keep experts on the host: -ncmoe N or -cmoe" if experts else "keep layers on the host: -ngl N"
+
+
+def _to_other(device: str, roomy: str, experts: bool) -> str:
+    weights = "expert" if experts else "feed-forward"
+    return f"move {weights} weights of {device}'s layers to {roomy} with -ot, or shift -ts"
 
 
 def _without_estimate(load: Load, failure: Failure, heads: int, release: Release) -> Cause:

@@ -159,10 +159,7 @@ class _Work:
             return given
         architecture = self.load.metadata.get("general.architecture", "")
         if architecture and architecture not in ARCHITECTURES:
-            self.notes.append(
-                f"nothing is predicted: its architecture is {architecture}, and only {', '.join(ARCHITECTURES)} is"
-                " modelled"
-            )
+            self.notes.append(f"nothing is predicted: its architecture, {architecture}, is not modelled")
             return None
         names = builtin_models(self.load)
         if not names:
@@ -315,7 +312,8 @@ class _Work:
         if cause is None and (failure.kind == "allocation" or (failure.kind == "cuda" and "memory" in failure.said)):
             release, heads = self.release or LATEST, self._heads()
             placed = self.seen.placed
-            cause = from_memory(self.load, failure, predicted, release, self._ask, heads, self.assumed, placed)
+            experts = self._number("expert_count", 1) > 0
+            cause = from_memory(self.load, failure, predicted, release, self._ask, heads, self.assumed, placed, experts)
         if cause is not None:
             lie = on_host(predicted) if predicted is not None and cause.kind == "host-memory" else ""
             return replace(cause, text=f"{cause.text}; {lie}") if lie else cause
@@ -324,9 +322,15 @@ class _Work:
             return Cause(refused.kind, f"llama.cpp says: {refused.message}", refused.fix)
         return Cause("unknown", f"llama.cpp says: {failure.said}; memplan does not know what that means", "")
 
+    def _number(self, key: str, unknown: int) -> int:
+        """A number of the model's metadata, 0 where it has none; ``unknown`` where there is no model."""
+        if self.header is None:
+            return unknown
+        found = self.header.metadata.get(f"{self.header.metadata.get('general.architecture')}.{key}", 0)
+        return found if isinstance(found, int) else 0
+
     def _heads(self) -> int:
-        heads = self.header.metadata.get("deepseek4.attention.indexer.head_count") if self.header else None
-        return heads if isinstance(heads, int) else 64
+        return self._number("attention.indexer.head_count", 64) or 64
 
     def _no_failure(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
         load = self.load
@@ -343,7 +347,8 @@ class _Work:
         told = "n_ctx" in load.settings or self.seen.from_command or bool(self.asked.flags)
         if predicted is not None and told and not predicted.fits and not load.dry:
             failure = Failure("allocation", "", Stage.UNKNOWN, predicted.short[0].name if predicted.short else "")
-            cause = from_memory(load, failure, predicted, self.release or LATEST, self._ask)
+            experts = self._number("expert_count", 1) > 0
+            cause = from_memory(load, failure, predicted, self.release or LATEST, self._ask, experts=experts)
             return replace(cause, text=f"the log ends before that, but it will not fit: {cause.text}")
         return Cause("cut-off", "the log ends before the load does, and nothing in it is wrong so far")
 
@@ -374,9 +379,8 @@ class _Work:
                     known[variant] = None
             return known[variant]
 
-        blocks = self.header.metadata.get("deepseek4.block_count", 0) if self.header else 0
-        need = self._need(predicted, cause)
-        return find_mends(predicted, attempt, blocks if isinstance(blocks, int) else 0, need, release)
+        blocks, experts = self._number("block_count", 0), self._number("expert_count", 1) > 0
+        return find_mends(predicted, attempt, blocks, self._need(predicted, cause), release, experts=experts)
 
     def _need(self, predicted: Estimate, cause: Cause) -> Need:
         """What a mend has to bring; of a load that should have fitted, a quarter of what failed."""

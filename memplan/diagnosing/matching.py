@@ -16,7 +16,8 @@ from memplan.estimator import model_of, workshop_of
 from memplan.gguf.header import Header
 from memplan.llama.flags import arity, normalized, parse_flags, same_setting
 from memplan.llama.placement import Placement, place
-from memplan.models.builtin import builtin_header, builtin_names
+from memplan.models.builtin import builtin_header
+from memplan.models.catalogue import MODELS
 from memplan.question import Question
 from memplan.releases import Release
 
@@ -43,20 +44,19 @@ class Seen:
 
 
 def builtin_models(load: Load) -> list[str]:
-    """Built-in models with as many tensors of each type as the log counts."""
+    """Built-in models of the log's architecture with as many tensors of each type as it counts."""
     if not load.types:
         return []
-    return [header.name for header in _builtin_headers() if same_types(load, header) is True]
+    architecture = load.metadata.get("general.architecture")
+    models = [model for model in MODELS.values() if architecture in (None, model.arch)]
+    names = [f"{model.name}:{recipe}" for model in models for recipe in model.recipes]
+    return [name for name in names if same_types(load, builtin_model(name)) is True]
 
 
-@lru_cache(maxsize=1)
-def _builtin_headers() -> tuple[Header, ...]:
-    return tuple(builtin_header(name) for name in builtin_names())
-
-
+@lru_cache(maxsize=256)
 def builtin_model(name: str) -> Header:
     """A built-in model's header, the same object each time, so that what is known of it is kept."""
-    return next(header for header in _builtin_headers() if header.name == name)
+    return builtin_header(name)
 
 
 def same_types(load: Load, header: Header) -> bool | None:

@@ -76,6 +76,7 @@ class _Finder:
     estimate: Estimate
     attempt: Try
     need: Need
+    experts: bool
 
     def mend(self, variant: Variant) -> Mend | None:
         """A variant as a mend; None when it does not bring what is needed."""
@@ -104,10 +105,19 @@ class _Finder:
 
 
 def find_mends(
-    estimate: Estimate, attempt: Try, n_layers: int, need: Need, release: Release, most: int = MOST
+    estimate: Estimate,
+    attempt: Try,
+    n_layers: int,
+    need: Need,
+    release: Release,
+    most: int = MOST,
+    experts: bool = True,
 ) -> tuple[Mend, ...]:
-    """Flags with which the same load works, those that change least first, and the oldest newer release that does."""
-    finder = _Finder(estimate, attempt, need)
+    """Flags with which the same load works, those that change least first, and the oldest newer release that does.
+
+    ``experts``: whether the model has any, which can be kept on the host; else whole layers are.
+    """
+    finder = _Finder(estimate, attempt, need, experts)
     found: list[Mend] = []
     for mend in _by_flags(finder, n_layers):
         if mend is not None:
@@ -115,7 +125,7 @@ def find_mends(
         if len(found) == most:
             break
     if not found and need.where != HOST and estimate.refused is None:
-        together = finder.first(_together(estimate))
+        together = finder.first(_together(estimate, experts))
         found += [together] if together is not None else []
     newer = None if need.where == HOST else _newer(finder, release)
     return (*found, *((newer,) if newer is not None else ()))
@@ -131,9 +141,9 @@ def _by_flags(finder: _Finder, n_layers: int) -> Iterator[Mend | None]:
             yield _after(finder, words, n_layers)
     elif estimate.refused is None:
         yield finder.first(_slots(estimate))
-        yield finder.first(_moves(estimate, n_layers))
+        yield finder.first(_moves(estimate, n_layers, finder.experts))
         yield finder.first(_ubatch(estimate))
-        yield finder.least(list(_experts(estimate, n_layers)))
+        yield finder.least(list(_on_the_host(estimate, n_layers, finder.experts)))
         yield finder.first(_context(estimate))
 
 
@@ -178,7 +188,7 @@ def _after(finder: _Finder, words: Words, n_layers: int) -> Mend | None:
     tried = finder.attempt(Variant(words))
     if tried is None or tried.refused is not None:
         return None
-    more = [Variant((*words, *variant.args)) for variant in _experts(tried, n_layers)]
+    more = [Variant((*words, *variant.args)) for variant in _on_the_host(tried, n_layers, finder.experts)]
     return finder.mend(Variant(words)) or finder.least(more)
 
 
@@ -205,8 +215,13 @@ def _context(estimate: Estimate) -> Iterator[Variant]:
         size //= 2
 
 
-def _experts(estimate: Estimate, n_layers: int) -> Iterator[Variant]:
-    """More layers' experts on the host, a few at a time."""
+def _on_the_host(estimate: Estimate, n_layers: int, experts: bool) -> Iterator[Variant]:
+    """More layers' experts on the host, a few at a time, or more whole layers of a model that has none."""
+    if not experts:
+        on_gpus = min(estimate.flags.n_gpu_layers, n_layers) if estimate.flags.n_gpu_layers >= 0 else n_layers
+        for n in range(on_gpus - 1, -1, -_step(n_layers)):
+            yield Variant(("-ngl", str(n)))
+        return
     if not estimate.devices or any(device.compute + device.context > device.free for device in estimate.devices):
         return
     lowest = max(_on_host(estimate), default=0) + 1
@@ -236,8 +251,8 @@ def _step(n_layers: int) -> int:
     return max(1, n_layers // 12)
 
 
-def _moves(estimate: Estimate, n_layers: int) -> Iterator[Variant]:
-    """Expert tensors of a short GPU's layers to the one with most room: as many as the shortage asks for."""
+def _moves(estimate: Estimate, n_layers: int, experts: bool) -> Iterator[Variant]:
+    """Feed-forward weights of a short GPU's layers to the one with most room, of experts if there are any."""
     if len(estimate.short) != 1 or len(estimate.devices) < 2:
         return
     short = estimate.short[0]
@@ -249,7 +264,8 @@ def _moves(estimate: Estimate, n_layers: int) -> Iterator[Variant]:
         numbers = "|".join(map(str, layers[-count:]))
         which = f"({numbers})" if count > 1 else numbers
         for kinds in ("down", "(up|down)", "(up|down|gate)"):
-            yield Variant(("-ot", rf"blk\.{which}\.ffn_{kinds}_exps={roomy.name}"), first=True)
+            which_of = "_exps" if experts else r"\.weight"
+            yield Variant(("-ot", rf"blk\.{which}\.ffn_{kinds}{which_of}={roomy.name}"), first=True)
 
 
 def _layers_of(estimate: Estimate, device: str, n_layers: int) -> list[int]:
@@ -274,10 +290,11 @@ def _layers_of(estimate: Estimate, device: str, n_layers: int) -> list[int]:
     return found
 
 
-def _together(estimate: Estimate) -> Iterator[Variant]:
+def _together(estimate: Estimate, experts: bool) -> Iterator[Variant]:
     """Several at once, when none is enough."""
     one = ("-np", "1") if estimate.flags.n_parallel > 1 else ()
-    for args in ((*one, "-ub", "512"), (*one, "-ub", "256", "-cmoe"), (*one, "-ub", "128", "-cmoe", "-c", "32768")):
+    host = ("-cmoe",) if experts else ("-ngl", "0")
+    for args in ((*one, "-ub", "512"), (*one, "-ub", "256", *host), (*one, "-ub", "128", *host, "-c", "32768")):
         yield Variant(args)
 
 

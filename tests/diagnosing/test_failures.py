@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memplan.diagnosing.diagnosis import Diagnosis, diagnose, diagnose_all
+from memplan.diagnosing.diagnosis import Diagnosis, Given, diagnose, diagnose_all
 from memplan.diagnosing.log import Stage
 from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
@@ -114,11 +114,26 @@ def test_logs_of_default_verbosity() -> None:
 
 
 def test_another_architecture_is_said() -> None:
-    log = re.sub(r"(general.architecture str\s+= )deepseek4", r"\1llama", GOOD)
+    log = re.sub(r"(general.architecture str\s+= )deepseek4", r"\1bloom", GOOD)
     assert log != GOOD
     found = diagnose(loads(log)[0])
     assert found.estimate is None and found.model == ""
-    assert found.notes[0] == "nothing is predicted: its architecture is llama, and only deepseek4 is modelled"
+    assert found.notes[0] == "nothing is predicted: its architecture, bloom, is not modelled"
+
+
+def test_a_model_without_experts() -> None:
+    """Whole layers go to the host, and nothing is said of experts."""
+    log = (
+        "llama_model_loader: loaded meta data with 30 key-value pairs and 724 tensors from llama.gguf (version GGUF)\n"
+        + CUDA_MALLOC.format("39979.48")
+        + "\nalloc_tensor_range: failed to allocate CUDA0 buffer of size 41921552384\n"
+        + LOADING
+        + "unable to allocate CUDA0 buffer\n"
+    )
+    asked = Given(builtin_header("llama-3.3-70b"), ("-ngl", "99", "-c", "8192"), parse_gpus(["RTX 3090"]))
+    found = diagnose(loads(log)[0], asked)
+    assert (found.cause.kind, found.cause.mend) == ("too-little-memory", "keep layers on the host: -ngl N")
+    assert [mend.args for mend in found.mends] == [("-ngl", "43")]
 
 
 def test_an_argument_that_the_build_does_not_take() -> None:
