@@ -193,6 +193,8 @@ class _Work:
             return self._answer()
         except (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError, GraphTooLargeError) as fault:
             return self._refusal(_abort(str(fault)))
+        except ZeroDivisionError:  # the rules divide where llama.cpp does
+            return self._refusal(_abort("Floating point exception (a division by zero)"))
 
     def _answer(self) -> Answer:
         model, flags, hp = self.model, self.flags, self.model.hparams

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from memplan.backends.devices import METAL, RPC, VULKAN, Gpu, Rig
 from memplan.backends.vulkan_limits import VulkanLimits
-from memplan.errors import RigError, shown
+from memplan.errors import RigError, printable, shown
 from memplan.infile import open_input
 from memplan.outfile import Kind
 from memplan.rig import (
@@ -318,7 +318,8 @@ def _why_wrong(kind: str, location: tuple[int | str, ...]) -> str:
 def _field(location: tuple[int | str, ...]) -> str:
     text = ""
     for part in location[:3]:  # what follows are pydantic's words for the kinds that a field may have
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)[:80]
+        name = printable(str(part))[:80]
+        text += f"[{part}]" if isinstance(part, int) else f".{name}" if text else name
     return text or "the file"
 
 

@@ -19,17 +19,11 @@ class OutOfFreeBlocksError(Exception):
     """More holes than ggml keeps count of: llama.cpp aborts with ``out of free blocks``."""
 
 
-def no_room(size: int) -> Exception:
-    """What ends the packing of a graph when no chunk has room for ``size`` bytes: llama.cpp's abort.
-
-    From 2**64 bytes on llama.cpp would count wrongly, and what it then does is nobody's guess.
-    """
-    if size >= 1 << 64:
-        return BadHyperParameter(
-            f"a tensor of the graph has {size:,} bytes, more than 64 bits can count; take a smaller -c or -ub, or"
-            " another model"
-        )
-    return OutOfFreeBlocksError("graph allocation: failed to reserve memory")
+def beyond_counting() -> BadHyperParameter:
+    """The error for a compute buffer of more than 2**62 bytes: no machine has them, and llama.cpp would count wrongly."""
+    return BadHyperParameter(
+        "a compute buffer would have more bytes than 62 bits can count; take a smaller -c or -ub, or another model"
+    )
 
 
 class Chunk:
@@ -84,7 +78,10 @@ class DynTallocr:
     @property
     def total(self) -> int:
         """Bytes of all chunks (``ggml_gallocr_reserve_n_size``)."""
-        return sum(chunk.max_size for chunk in self.chunks)
+        total = sum(chunk.max_size for chunk in self.chunks)
+        if total > UNLIMITED:
+            raise beyond_counting()
+        return total
 
     def alloc(self, size: int) -> Address:
         """Take ``size`` bytes: the tightest hole in any chunk, else the open end that wastes least."""
@@ -122,8 +119,10 @@ class DynTallocr:
 
     def _new_chunk(self, size: int) -> int:
         n = len(self.chunks)
-        if n >= MAX_CHUNKS or size > UNLIMITED:
-            raise no_room(size)
+        if size > UNLIMITED or (n and self.max_chunk_size == UNLIMITED):
+            raise beyond_counting()
+        if n >= MAX_CHUNKS:
+            raise OutOfFreeBlocksError("graph allocation: failed to reserve memory")
         self.chunks.append(Chunk(UNLIMITED if n == MAX_CHUNKS - 1 else max(size, self.max_chunk_size)))
         return n
 

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from memplan.diagnosing.diagnosis import diagnose
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.reader import read_log
 from memplan.errors import MemplanError
+from memplan.estimator import estimate
 from memplan.gguf import hub
 from memplan.gguf.header import parse_header
 from memplan.gguf.http import Policy
@@ -32,8 +34,9 @@ from memplan.llama import flag_table
 from memplan.llama.flags import check_devices, parse_flags
 from memplan.llama.patterns import compile_pattern
 from memplan.machine.llama_server import parse_devices
-from memplan.models.builtin import builtin_header
-from memplan.rig import parse_gpu_spec
+from memplan.models.builtin import builtin_header, header_of
+from memplan.models.catalogue import MODELS
+from memplan.rig import parse_gpu_spec, parse_gpus
 from memplan.rig_file import parse_rig
 from tests.gguf import writer
 
@@ -41,6 +44,7 @@ Random = random.Random
 LOGS = Path(__file__).parent.parent / "data" / "logs"
 SMALL = writer.small()
 SOUND = (SMALL, writer.header(writer.SMALL_KEYS, writer.SMALL_TENSORS, version=2), *writer.shards(2))
+SIZES = (0, 1, 2, 3, 5, 8, 31, 32, 64, 127, 128, 256, 257, 512, 1000, 4096, 65536, 2**20, 2**31 - 1, 2**31, 2**32 - 1)
 NUMBERS = (
     "0", "1", "-1", "4", "512", "2048", "131072", "2147483647", "2147483648", "-2147483649", "1e9", "0x10", "9" * 50,
     "½", "", " 7 ", "+3", "1,2", "1/2", "nan", "inf", "auto", "all", "none", "on", "off",
@@ -93,6 +97,34 @@ def _raw(data: bytes) -> None:
     raw = read_raw(BytesIO(data), "bad.gguf")
     again = parse_header(BytesIO(raw.data), "again")
     assert again.tensors == raw.header.tensors
+
+
+def model(r: Random) -> None:
+    """A consistent header of absurd hyper-parameters, asked about with absurd settings."""
+    known = MODELS[r.choice(sorted(MODELS))]
+    keys = dict(known.keys)
+    if r.random() < 0.9:
+        keys["block_count"] = r.choice((1, 2, 3, 4))
+    for key in r.choices(sorted(keys), k=r.randint(1, 4)):
+        value = keys[key]
+        if isinstance(value, bool):
+            keys[key] = not value
+        elif isinstance(value, int):
+            keys[key] = r.choice(SIZES)
+        elif isinstance(value, float):
+            keys[key] = r.choice((0.0, -1.0, 1e30, float("nan"), float("inf")))
+        elif isinstance(value, tuple) and value and isinstance(value[0], int):
+            keys[key] = tuple(r.choice(SIZES) if r.random() < 0.3 else v for v in value)
+    words = ["-c", r.choice(("0", "1", "4096", "1048576", "2147483647")), "-ub", r.choice(("1", "512", "1073741824"))]
+    words += ["-b", r.choice(("1", "2048", "2147483647")), "-np", r.choice(("1", "4", "256"))]
+    rig = parse_gpus(r.choice((["RTX 3090"], ["2*RTX 5090"], ["RTX 3090", "RX 7900 XTX"])))
+    try:
+        header = header_of(replace(known, keys=keys), known.recipes[known.default], "absurd")
+        found = estimate(header, parse_flags(words), rig, r.choice(("latest", "v0.5.0", "b10068", "b9842")))
+    except MemplanError as error:
+        _one_line(error)
+        return
+    assert found.refused is not None or all(use.used < 1 << 64 for use in found.devices)
 
 
 def flags(r: Random) -> None:
@@ -283,6 +315,6 @@ def _one_line(error: MemplanError) -> None:
 
 
 TARGETS: dict[str, Callable[[Random], None]] = {
-    target.__name__: target for target in (header, flags, pattern, log, diagnosis, rig, listing, http)
+    target.__name__: target for target in (header, model, flags, pattern, log, diagnosis, rig, listing, http)
 }
 """By name."""

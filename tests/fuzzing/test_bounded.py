@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fuzzing.targets import TARGETS
 
-EXAMPLES = {"http": 40, "log": 60, "diagnosis": 40, "flags": 300, "pattern": 200}
+EXAMPLES = {"http": 40, "log": 60, "diagnosis": 40, "flags": 300, "pattern": 200, "model": 100}
 SLOW = 10.0
 
 

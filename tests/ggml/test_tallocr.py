@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memplan.errors import BadHyperParameter
 from memplan.ggml.backend import UNLIMITED
 from memplan.ggml.tallocr import MAX_CHUNKS, Address, DynTallocr, OutOfFreeBlocksError
 
@@ -115,3 +116,15 @@ def test_a_hole_of_none_keeps_its_neighbours_apart() -> None:
     t.free(a, 128)
     assert (t.chunks[0].offsets, t.chunks[0].sizes) == ([0], [UNLIMITED])
     assert t.total == 384
+
+
+def test_what_62_bits_cannot_count() -> None:
+    talloc = DynTallocr(UNLIMITED)
+    talloc.alloc(UNLIMITED - 100)
+    with pytest.raises(BadHyperParameter, match="more bytes than 62 bits"):
+        talloc.alloc(200)
+    small = DynTallocr(1 << 61)
+    for _ in range(3):
+        small.alloc(1 << 61)
+    with pytest.raises(BadHyperParameter, match="more bytes than 62 bits"):
+        _ = small.total

@@ -9,8 +9,6 @@ from memplan.gguf.types import F16, F32
 
 def flash_attn_ext(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None, n_kv_max: int) -> Tensor:
     """Attention in one op: ne = (head size, heads, tokens, streams) (``ggml_flash_attn_ext``)."""
-    if not (k.ne[2] and k.ne[3]):
-        fail("flash_attn_ext", "no heads to attend to: a division by zero")
     if not (k.ne[0] == q.ne[0] and q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0):
         failed("ggml_can_mul_mat(k, q)")
     if not (q.ne[3] == k.ne[3] == v.ne[3]):

@@ -16,7 +16,7 @@ from memplan.ggml.backend import UNLIMITED, BufferType
 from memplan.ggml.plan.optimize import Kept, Optimized
 from memplan.ggml.plan.parts import Part
 from memplan.ggml.plan.schedule import NOWHERE, Schedule
-from memplan.ggml.tallocr import MAX_FREE_BLOCKS, Address, DynTallocr, OutOfFreeBlocksError, no_room
+from memplan.ggml.tallocr import MAX_FREE_BLOCKS, Address, DynTallocr, OutOfFreeBlocksError, beyond_counting
 from memplan.ggml.tensor import Tensor
 
 ALLOC, FREE, TAKE = 0, 1, 2
@@ -265,7 +265,7 @@ def _replay_whole(steps: Steps, sizes: list[int], n_backends: int) -> list[int]:
                 if s >= size and (s <= tightest or best < 0):
                     best, tightest = k, s
             if best < 0:
-                raise no_room(size)
+                raise beyond_counting()
             offset = at[best]
             places[i] = offset, size
             end = offset + size
