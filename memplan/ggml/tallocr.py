@@ -20,7 +20,7 @@ class OutOfFreeBlocksError(Exception):
 
 
 def beyond_counting() -> BadHyperParameter:
-    """The error for a compute buffer of more than 2**62 bytes: no machine has them, and llama.cpp would count wrongly."""
+    """The error for a compute buffer of more than 2**62 bytes: none has them, and llama.cpp would count wrongly."""
     return BadHyperParameter(
         "a compute buffer would have more bytes than 62 bits can count; take a smaller -c or -ub, or another model"
     )
