@@ -186,3 +186,22 @@ def test_the_fork_that_had_the_model_first() -> None:
     four = estimate(header("antirez-q2"), flags("-c 65536 -np 4 -kvu"), parse_gpus(["H200"]), "antirez")
     window = 43 * 1024 * 512 * 2  # unified: one window a slot, and a ubatch
     assert four.buffers["CUDA0"].context == window + 4 * (states + compressed)
+
+
+def test_glm_5_2_on_four_cards_of_96_gb() -> None:
+    """What CUDA0 computes with is left out: it goes by which types that file's first experts have."""
+    asked = flags("-c 524288 -np 1 -ub 512 -fa on -ts 55,9,8,8 -ncmoe 54")
+    found = estimate(builtin_header("glm-5.2:ud-q5"), asked, parse_gpus(["4*RTX PRO 6000 Max-Q"]), "b10361")
+    gpus = [found.buffers[f"CUDA{i}"] for i in range(4)]
+    assert [b.context / MIB for b in gpus] == [33728, 5440, 4864, 3584]
+    assert [round(b.compute / MIB, 2) for b in gpus[1:]] == [2300.07, 2292.07, 2284.07]
+    assert round(found.buffers["CUDA_Host"].compute / MIB, 2) == 1048.07
+    assert found.splits == (158, 107)
+
+
+@pytest.mark.parametrize(("ubatch", "compute"), [(128, (38.50, 13.00)), (512, (154.02, 52.02))])
+def test_qwen3_6_27b_with_two_ubatches(ubatch: int, compute: tuple[float, float]) -> None:
+    asked = flags(f"-c 32768 -np 1 -ub {ubatch}")
+    found = estimate(builtin_header("qwen3.6-27b"), asked, parse_gpus(["RTX PRO 6000"]), "v0.4.0")
+    assert round(found.buffers["CUDA0"].context / MIB, 2) == 2048 + 149.62
+    assert tuple(round(found.buffers[name].compute / MIB, 2) for name in ("CUDA0", "CUDA_Host")) == compute

@@ -82,7 +82,7 @@ def header_of(model: BuiltinModel, recipe: Recipe, name: str) -> Header:
     for w, il, kind, suffix in stored:
         if tied and kind == "token_embd":
             kind = "output"
-        at, count = (values.index(il), len(values)) if kind in ("attn_v", "attn_qkv") else (il, hp.n_layer)
+        at, count = (values.index(il), len(values)) if kind in ("attn_v", "attn_qkv") else (il, hp.n_layer_all)
         type_ = recipe.type_of(kind, w.file_shape, -1 if at is None else at, count) if suffix == "weight" else F32
         tensors[w.name] = TensorInfo(w.name, w.file_shape, type_, offset)
         size = prod(w.file_shape) // type_.block_size * type_.type_size

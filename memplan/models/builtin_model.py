@@ -44,13 +44,15 @@ class BuiltinModel:
 
 
 _SECTIONS: Mapping[str, str] = {
-    name: f"{section}.{name}"
+    name: f"{section}.{name.removeprefix('indexer_')}"
     for section, names in {
         "attention": "head_count head_count_kv key_length value_length layer_norm_rms_epsilon layer_norm_epsilon"
         " q_lora_rank kv_lora_rank temperature_scale shared_kv_layers sliding_window sliding_window_pattern"
         " key_length_swa value_length_swa key_length_mla value_length_mla",
         "rope.scaling": "type factor original_context_length yarn_beta_fast yarn_beta_slow yarn_log_multiplier",
         "rope": "freq_base freq_base_swa dimension_count dimension_count_swa dimension_sections",
+        "attention.indexer": "indexer_head_count indexer_key_length indexer_top_k indexer_block_size"
+        " indexer_local_blocks",
         "kda": "head_dim",
         "ssm": "conv_kernel inner_size state_size time_step_rank group_count",
     }.items()

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from memplan.gguf.header import Value
 from memplan.models.builtin_model import BuiltinModel, gguf_keys
 from memplan.models.catalogue_attention import ROWS as ATTENTION
+from memplan.models.catalogue_latent import ROWS as LATENT
 from memplan.models.recipes import COMMON, DEEPSEEK4, Recipe
 
 
@@ -190,5 +191,5 @@ _ROWS = (
     ),
 )  # fmt: skip
 
-MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in (*_ROWS, *ATTENTION)}
+MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in (*_ROWS, *LATENT, *ATTENTION)}
 """The built-in models, by name."""

@@ -117,20 +117,24 @@ DEEPSEEK4: Mapping[str, Recipe] = {
 }  # fmt: skip
 """Recipes of DeepSeek-V4's files."""
 
-_F32 = Rule("ffn_gate_inp(_shexp)?|ssm_(conv1d.*|norm|a|d)|per_layer_model_proj", "f32")
+KEPT_F32 = Rule("ffn_gate_inp(_shexp)?|ssm_(conv1d.*|norm|a|d)|per_layer_model_proj|indexer[.][kq]_proj", "f32")
+"""What llama-quantize leaves as it is."""
+
 COMMON: Mapping[str, Recipe] = {
     "q4_K_M": Recipe(
         "q4_K, with q6_K where it counts",
         (
-            _F32,
+            KEPT_F32,
             Rule("output", "q6_K"),
             Rule("(attn_v|attn_qkv|ffn_down|ffn_down_exps|ffn_down_shexp)", "q6_K", more_bits=True),
             Rule(".*", "q4_K"),
         ),
     ),
-    "q8_0": Recipe("everything q8_0", (_F32, Rule(".*", "q8_0"))),
-    "bf16": Recipe("as published", (_F32, Rule(".*", "bf16"))),
-    "mxfp4": Recipe("experts mxfp4 as published, the rest q8_0", (_F32, Rule(".*_exps", "mxfp4"), Rule(".*", "q8_0"))),
+    "q8_0": Recipe("everything q8_0", (KEPT_F32, Rule(".*", "q8_0"))),
+    "bf16": Recipe("as published", (KEPT_F32, Rule(".*", "bf16"))),
+    "mxfp4": Recipe(
+        "experts mxfp4 as published, the rest q8_0", (KEPT_F32, Rule(".*_exps", "mxfp4"), Rule(".*", "q8_0"))
+    ),
 }
 """Recipes of files of any architecture."""
 
@@ -142,7 +146,7 @@ DYNAMIC: Mapping[str, Recipe] = {
     "ud-q2": Recipe(
         "experts iq2_xxs, q2_K and q3_K, the rest larger",
         (
-            _F32,
+            KEPT_F32,
             Rule("token_embd", "q4_K"),
             Rule("ffn_down_exps", "q3_K", more_bits=True),
             Rule("ffn_down_exps", "q2_K"),

@@ -155,6 +155,13 @@ def test_a_block_that_drafts() -> None:
         ("gemma-4-26b-a4b:q4_K_M", "gemma4-26b-a4b"),
         ("gemma-4-e4b:q8_0", "gemma4-e4b"),
         ("step-3.5-flash:ud-q2", "step35-flash"),
+        ("deepseek-v3.2:ud-q2", "deepseek-v32"),
+        ("kimi-k2:ud-q2", "kimi-k2"),
+        ("glm-4.7-flash:q4_K_M", "glm47-flash"),
+        ("glm-5:ud-q2", "glm5"),
+        ("glm-5.2:ud-q2", "glm52"),
+        ("minimax-m3:ud-q2", "minimax-m3"),
+        ("mistral-4-119b:q4_K_M", "mistral4-119b"),
     ],
 )
 def test_what_llama_cpp_was_asked_about(name: str, file: str) -> None:
