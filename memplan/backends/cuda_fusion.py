@@ -12,11 +12,11 @@ and whether CUDA graphs are used. GGML_CUDA_DISABLE_FUSION=1, which turns this o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from memplan.ggml.tensor import FLAG_COMPUTE, FLAG_OUTPUT, contiguous_above
+from memplan.backends.fusing import can_fuse_subgraph
+from memplan.ggml.tensor import contiguous_above
 from memplan.gguf.types import F32
 
 if TYPE_CHECKING:
@@ -91,22 +91,7 @@ def _fusable(nodes: Sequence[Tensor], start: int, count: int, outputs: tuple[int
     """Whether only ``outputs`` among ``count`` nodes are needed elsewhere (``ggml_can_fuse_subgraph_ext``)."""
     if start + count > len(nodes):
         return False
-    return _fusable_group(nodes[start : start + count], [nodes[i] for i in outputs])
-
-
-def _fusable_group(group: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    inside = Counter(s for node in group for s in node.src)
-    for node in group:
-        if not node.flags & FLAG_COMPUTE:
-            return False
-        if node in outputs:
-            continue
-        if node.flags & FLAG_OUTPUT or inside[node] != node.uses:
-            return False
-        base = node.view_src
-        if base is not None and base not in group and not (base.buffer is not None and base.buffer.weights):
-            return False
-    return True
+    return can_fuse_subgraph(nodes[start : start + count], [nodes[i] for i in outputs])
 
 
 # --- shared experts -------------------------------------------------------------------------------------------------
@@ -142,7 +127,7 @@ def _gates(nodes: Sequence[Tensor], i: int, op: str) -> bool:
 
 def _go_together(routed: Sequence[Tensor], shared: Sequence[Tensor]) -> bool:
     """Whether one kernel can take both, whatever the batch."""
-    if not _fusable_group((*routed, *shared), (routed[2], shared[2])):
+    if not can_fuse_subgraph((*routed, *shared), (routed[2], shared[2])):
         return False
     up, shared_up = routed[2].src[1], shared[2].src[1]
     weight, x = up.src[0], up.src[1]

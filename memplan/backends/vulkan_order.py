@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from memplan.ggml.tensor import FLAG_COMPUTE, FLAG_OUTPUT, VIEW_OPS, contiguous_above
+from memplan.backends.fusing import can_fuse_subgraph
+from memplan.ggml.tensor import VIEW_OPS, contiguous_above
 from memplan.gguf.types import F16, F32
 from memplan.releases.other_backends import VulkanOrder
 
@@ -321,15 +322,8 @@ class _Order:
 
     def _can_pull(self, i: int, view: int, rows: int) -> bool:
         """Whether nothing else reads what is fused, and the set of rows waits for nothing that lies between."""
-        for k, reader in ((i, view), (view, rows)):
-            t = self.nodes[k]
-            inside = sum(s is t for r in {reader, rows} for s in self.nodes[r].src)
-            if not t.flags & FLAG_COMPUTE or t.flags & FLAG_OUTPUT or inside != t.uses:
-                return False
-            base = t.view_src
-            if base is not None and base is not self.nodes[i] and not (base.buffer is not None and base.buffer.weights):
-                return False
-        if not self.nodes[rows].flags & FLAG_COMPUTE:
+        nodes = self.nodes
+        if not can_fuse_subgraph((nodes[i], nodes[view], nodes[rows]), (nodes[rows],)):
             return False
         return not any(c > i and c != view and not self.used[c] and not self.empty[c] for c in self.waits[rows])
 

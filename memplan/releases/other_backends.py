@@ -51,6 +51,9 @@ class OtherBackends:
     metal_sets_f16_rows: bool
     """SET_ROWS writes f16 into f16 (same function)."""
 
+    metal_fusions: bool
+    """A table says what Metal fuses; what fused kernels read lives until they are done (ggml-metal-fusion.cpp)."""
+
     metal_attention_f16_copies: bool
     """Metal's flash attention keeps room for f16 copies of K and V (ggml-metal.cpp:
     ggml_backend_metal_buffer_type_get_alloc_size)."""
@@ -107,6 +110,7 @@ _OLDEST = OtherBackends(
     metal_hyper_connections=False,
     metal_adds_halves=False,
     metal_sets_f16_rows=False,
+    metal_fusions=False,
     metal_attention_f16_copies=False,
     metal_attention_indices=False,
     metal_expert_scales=False,
@@ -139,7 +143,7 @@ SINCE: tuple[tuple[int, Mapping[str, Any]], ...] = (
     (10798, {"metal_attention_indices": True}),
     (10852, {"rocm_large_top_k": True}),
     (10909, {"vulkan_hyper_connections": True, "vulkan_order": VulkanOrder.NORMS}),
-    (11063, {"metal_expert_scales": True}),
+    (11063, {"metal_expert_scales": True, "metal_fusions": True}),
     (11258, {"vulkan_order": VulkanOrder.GATES}),
     (11434, {"metal_indexer_heads": True, "rocm_sorts": 1 << 14}),
 )
