@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from memplan.backends.devices import CUDA, Rig
 from memplan.backends.make import approximate, driver_notes
+from memplan.drafting import DraftContext, Drafter, find_drafter, make_draft
 from memplan.garbage import gc_paused
 from memplan.ggml.backend import BufferType
 from memplan.ggml.graph import GraphTooLargeError
@@ -19,44 +19,23 @@ from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.sched import SchedAbortError
 from memplan.ggml.tallocr import OutOfFreeBlocksError
 from memplan.gguf.header import Header
-from memplan.gguf.types import BY_NAME
 from memplan.llama import checks
-from memplan.llama.context import AS_RELEASED, Context, ContextParams, Devices, Paths, Reservation
+from memplan.llama.context import AS_RELEASED, ContextParams, GivenOut, Paths, Reservation
 from memplan.llama.flags import Flags, check_devices
-from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.override_use import WeightUse, weight_use
 from memplan.llama.placement import Placement, too_many_devices
-from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
+from memplan.llama.refusals import ABORT, OTHER, Refusal
 from memplan.llama.server_memory import server_memory
 from memplan.llama.servers import server_notes, server_reasons
-from memplan.llama.weights import ModelTensors, load_tensors
-from memplan.models.base import Architecture, ModelGraphs
+from memplan.loaded import Made, Model, load, make_context
 from memplan.models.paths import check_paths, path_notes
-from memplan.models.registry import architecture, load_hparams
 from memplan.notes import AS_PLACED, settings_notes
 from memplan.question import Question
 from memplan.releases import Release
-from memplan.result import BufferUse, Estimate, ModelSummary, device_uses, host_use
+from memplan.result import Draft, Estimate, buffer_uses, device_uses, host_use
 from memplan.workshop import PlacedBuffers, Workshop, workshop
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model as llama.cpp knows it before anything is placed."""
-
-    header: Header
-    hparams: HParams
-    tensors: ModelTensors
-    arch: Architecture[Any]
-    graphs: ModelGraphs[Any]
-    summary: ModelSummary
-
-    @property
-    def layers_routed_by_token(self) -> int:
-        """How many of the first layers choose experts by token."""
-        return self.arch.layers_routed_by_token(self.hparams)
 
 
 def estimate(
@@ -66,6 +45,7 @@ def estimate(
     release: str | Release = "latest",
     without_ops: Iterable[str] = (),
     paths: Paths = AS_RELEASED,
+    draft: Header | None = None,
 ) -> Estimate:
     """What llama.cpp would allocate for a model, or why it would not start.
 
@@ -74,19 +54,11 @@ def estimate(
         release: the llama.cpp to follow: a tag, a build, or "latest".
         without_ops: ops that every GPU is made to refuse, by ggml's names.
         paths: fused ops that are asked for or ruled out; what is forced is not probed.
+        draft: the model that drafts (``-md``), from ``read_model``.
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    return answer(Question.of(header, flags, rig, release, without_ops, paths)).estimate
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What an estimate was made from: where weights lie, caches and states, and the context that reserves the rest."""
-
-    placement: Placement
-    memory: Memory
-    context: Context
+    return answer(Question.of(header, flags, rig, release, without_ops, paths, draft)).estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +71,10 @@ class Answer:
     estimate: Estimate
     model: Model
     made: Made | None = None
+    draft: Made | None = None
+    """The same of the context that drafts."""
+    uncounted: str = ""
+    """Why what drafts is not counted, though something does."""
 
     @property
     def weight_use(self) -> WeightUse:
@@ -132,38 +108,17 @@ def answer(question: Question, plain: bool = False) -> Answer:
     graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
     reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, question.release_note, keys, graphs)
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)
+    if found.uncounted:
+        notes += (f"what drafts is not counted: {found.uncounted}",)
+    elif result.draft_refused is not None:
+        said = result.draft_refused
+        notes += (f"llama-server does not start: it cannot make the context that drafts ({said.message}): {said.fix}",)
     return replace(found, estimate=replace(result, notes=(*notes, *question.notes), approximate=inexact))
 
 
-KEPT_MODELS = 4
-"""Models that are remembered, with the parts of their graphs."""
-
-_models: list[tuple[Header, tuple[object, ...], Model]] = []
-
-
 def model_of(question: Question) -> Model:
-    """The model that is served, as the release loads it; remembered as long as the header is used again."""
-    header, flags, release = question.header, question.flags, question.release
-    key = (flags.kv_overrides, flags.load_mtp, release)
-    for known, with_flags, model in _models:
-        if known is header and with_flags == key:
-            return model
-    arch = architecture(header)
-    hp = load_hparams(header, flags.kv_overrides, release)
-    tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, flags.load_mtp, release))
-    summary = ModelSummary(
-        name=str(header.metadata.get("general.name", header.name)),
-        architecture=arch.name,
-        path=header.name,
-        bytes=header.nbytes,
-        parameters=sum(t.elements for t in header.tensors.values()),
-        n_ctx_train=hp.n_ctx_train,
-        own_streams=arch.own_streams,
-    )
-    model = Model(header, hp, tensors, arch, ModelGraphs(arch, hp, tensors), summary)
-    _models.insert(0, (header, key, model))
-    del _models[KEPT_MODELS:]
-    return model
+    """The model that is served, as the release loads it."""
+    return load(question.header, question.flags, question.release)
 
 
 def workshop_of(question: Question) -> Workshop:
@@ -173,6 +128,10 @@ def workshop_of(question: Question) -> Workshop:
 
 NOTHING_RESERVED = Reservation((), [], (0, 0), (0, 0), frozenset(), ())
 """Of a release whose graphs are not followed."""
+
+
+FAULTS = (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError, GraphTooLargeError)
+"""Where llama.cpp would abort."""
 
 
 class _Work:
@@ -191,7 +150,7 @@ class _Work:
         """The estimate, or a refusal in its place; notes are not in it yet."""
         try:
             return self._answer()
-        except (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError, GraphTooLargeError) as fault:
+        except FAULTS as fault:
             return self._refusal(_abort(str(fault)))
         except ZeroDivisionError:  # the rules divide where llama.cpp does
             return self._refusal(_abort("Floating point exception (a division by zero)"))
@@ -223,53 +182,48 @@ class _Work:
             refusal = checks.check_split_rows(model.tensors.tensors, flags, placement, totals, self.release)
         if refusal is not None:
             return self._refusal(refusal)
-        context = self._context(params, placement, memory, buffers)
+        context = make_context(self.question, self.workshop, model, flags, placement, memory, buffers, plain=self.plain)
         reserved = context.reserve()
-        if "FLASH_ATTN" not in reserved.fused and BY_NAME[flags.type_v].is_quantized:
-            return self._refusal(
-                Refusal(
-                    "quantized-v-needs-flash-attention",
-                    REFUSED,
-                    "quantized V cache was requested, but this requires Flash Attention",
-                    "take an unquantised cache type",
-                )
-            )
+        refusal = checks.check_flash_attn(flags, reserved.fused)
+        if refusal is not None:
+            return self._refusal(refusal)
         made = Made(placement, memory, context)
-        return Answer(self._estimate(params, placement, memory, reserved), model, made)
+        drafter = find_drafter(self.question, model, params)
+        if not isinstance(drafter, Drafter):
+            return Answer(self._estimate(params, placement, memory, reserved), model, made, uncounted=drafter or "")
+        drafts = self._draft(drafter, made, buffers)
+        if drafter.layer_inputs:
+            given = GivenOut(drafter.layer_inputs)
+            context = make_context(
+                self.question, self.workshop, model, flags, placement, memory, buffers,
+                given=given, settled=reserved.fused, plain=self.plain,
+            )  # fmt: skip
+            reserved = replace(context.reserve(), disabled=reserved.disabled)
+            made = Made(placement, memory, context)
+        found = self._estimate(params, placement, memory, reserved)
+        if isinstance(drafts, Refusal):
+            return Answer(replace(found, draft_refused=drafts), model, made)
+        return Answer(self._with_draft(found, drafter, drafts), model, made, drafts.made)
 
-    def _context(self, params: ContextParams, placement: Placement, memory: Memory, buffers: PlacedBuffers) -> Context:
-        flags = self.flags
-        used = (*placement.devices, placement.cpu)
-        index = {device: i for i, device in enumerate(used)}
-        bufts = [d.buft for d in placement.devices]
-        bufts.append(placement.devices[0].host_buft or placement.cpu.buft if placement.devices else placement.cpu.buft)
-        devices = Devices(
-            backends=[d.backend for d in used],
-            bufts=bufts,
-            layer_home=[index[d] for d in placement.layers],
-            full_offload=placement.n_gpu_layers > self.model.hparams.n_layer_all,
-        )
-        graphs = self.model.graphs.at(memory, buffers, self.release, self.question.paths, params.n_tokens)
-        return Context(
-            params,
-            devices,
-            graphs,
-            flash_attn=checks.flash_attn(flags, self.release),
-            parallel=placement.pipeline_parallel,
-            op_offload=flags.op_offload,
-            offload_kqv=flags.offload_kqv,
-            release=self.release,
-            plain=self.plain,
-            planners=self.workshop.planners,
-        )
+    def _draft(self, drafter: Drafter, made: Made, buffers: PlacedBuffers) -> DraftContext | Refusal:
+        try:
+            return make_draft(self.question, self.workshop, drafter, made, buffers, self.plain)
+        except FAULTS as fault:
+            return _abort(str(fault))
+
+    def _with_draft(self, found: Estimate, drafter: Drafter, drafts: DraftContext) -> Estimate:
+        made = drafts.made
+        model = made.placement.model if drafter.own else {}
+        buffers = buffer_uses(model, made.memory.context, _compute(drafts.reserved))
+        draft = Draft(drafter.model.summary, buffers)
+        on_gpu = dict(zip(self.rig.names, self.rig.buffer_names, strict=True))
+        devices = tuple(replace(d, draft=draft.used({on_gpu[d.name]})) for d in found.devices)
+        host = replace(found.host, draft=draft.used(buffers.keys() - set(self.rig.buffer_names)))
+        return replace(found, draft=draft, devices=devices, host=host)
 
     def _estimate(self, params: ContextParams, placement: Placement, memory: Memory, reserved: Reservation) -> Estimate:
         compute, hp = _compute(reserved), self.model.hparams
-        names = dict.fromkeys((*placement.model, *memory.context, *compute))
-        buffers = {
-            name: BufferUse(placement.model.get(name, 0), memory.context.get(name, 0), compute.get(name, 0))
-            for name in names
-        }
+        buffers = buffer_uses(placement.model, memory.context, compute)
         return replace(
             self._blank(),
             n_ctx=params.n_ctx,

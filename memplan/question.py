@@ -19,7 +19,7 @@ from memplan.releases import Release, find_release
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A model that is loaded, and what for: ``model``."""
+    """A model that is loaded, and what for: ``model``, or ``draft`` for one that drafts (``-md``)."""
 
     header: Header = field(hash=False)
     role: str = "model"
@@ -56,8 +56,9 @@ class Question:
         release: str | Release,
         without_ops: Iterable[str] = (),
         paths: Paths = AS_RELEASED,
+        draft: Header | None = None,
     ) -> Question:
-        """The question of one model.
+        """The question of one model, and perhaps of one that drafts for it.
 
         Raises UnknownRelease, FlagError for an op that there is not, and TypeError, saying which argument is none and
         where one comes from.
@@ -68,6 +69,7 @@ class Question:
             ("rig", rig, Rig, "memplan.parse_gpus or memplan.load_rig"),
             ("release", release, (str, Release), 'a tag such as "v0.5.0" or memplan.find_release'),
             ("paths", paths, Paths, "memplan.llama.context.Paths"),
+            ("draft", draft, (Header, type(None)), "memplan.read_model"),
         ):
             if not isinstance(value, kind):
                 raise TypeError(f"{name} must come from {source}; this is of type {type(value).__name__}")
@@ -79,12 +81,18 @@ class Question:
             raise TypeError(f"without_ops: give a list of ops, as in [{without_ops!r}]")
         ops = tuple(dict.fromkeys(check_op(op) for op in without_ops))
         found, note = find_release(release) if isinstance(release, str) else (release, None)
-        return Question((Load(header),), flags, rig, found, ops, paths, note or "")
+        loads = (Load(header),) if draft is None else (Load(header), Load(draft, "draft"))
+        return Question(loads, flags, rig, found, ops, paths, note or "")
 
     @property
     def header(self) -> Header:
         """The model that is served."""
         return self.loads[0].header
+
+    @property
+    def draft(self) -> Header | None:
+        """The model that drafts, where it is one of its own."""
+        return next((load.header for load in self.loads if load.role == "draft"), None)
 
     def with_(self, **changes: Any) -> Question:
         """The same question but for some of its own fields or of its flags': ``with_(n_ctx=4096, rig=other)``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from memplan.backends.devices import RPC, Rig
@@ -43,11 +43,13 @@ class DeviceUse:
     model: int = 0
     context: int = 0
     compute: int = 0
+    draft: int = 0
+    """What drafts: its weights, cache and compute buffer."""
 
     @property
     def used(self) -> int:
-        """Weights, caches and the compute buffer, bytes."""
-        return self.model + self.context + self.compute
+        """Weights, caches and the compute buffer, and what drafts, bytes."""
+        return self.model + self.context + self.compute + self.draft
 
     @property
     def left(self) -> int:
@@ -64,11 +66,13 @@ class HostUse:
     compute: int = 0
     total: int | None = None
     """The host's memory, if it is known."""
+    draft: int = 0
+    """What drafts, as far as it lies there."""
 
     @property
     def used(self) -> int:
-        """Weights, caches and compute buffers, bytes."""
-        return self.model + self.context + self.compute
+        """Weights, caches and compute buffers, and what drafts, bytes."""
+        return self.model + self.context + self.compute + self.draft
 
     @property
     def left(self) -> int | None:
@@ -94,6 +98,20 @@ class ModelSummary:
     """Tokens of a sequence that the model was trained for (``llama_model_n_ctx_train``); 0 when that is not known."""
     own_streams: bool = False
     """Whether each slot keeps caches of its own, also where slots are unified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The second context, in which llama-server drafts."""
+
+    model: ModelSummary
+    """What drafts; the model itself where its own MTP block does."""
+    buffers: Mapping[str, BufferUse]
+    """By buffer type; ``model`` is 0 throughout where an MTP block drafts, whose weights are the model's own."""
+
+    def used(self, names: Collection[str]) -> int:
+        """Bytes in buffers of these names."""
+        return sum(use.used for name, use in self.buffers.items() if name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +141,10 @@ class Estimate:
     """Splits of the prompt graph and of the generation graph."""
     disabled: tuple[str, ...] = ()
     """Fused operations that this release turns off by itself, in llama.cpp's words."""
+    draft: Draft | None = None
+    """What drafting takes beside ``buffers``; None where nothing drafts, or what drafts is not counted."""
+    draft_refused: Refusal | None = None
+    """Set when llama-server would give up because it cannot make the context that drafts."""
     unified: bool = False
     """Whether the GPUs' memory is the host's."""
     without_ops: tuple[str, ...] = ()
@@ -151,7 +173,8 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether llama.cpp starts and every buffer fits, the host's too if its memory is known."""
-        return self.refused is None and not self.short and not self.host_lacks
+        refused = self.refused or self.draft_refused
+        return refused is None and not self.short and not self.host_lacks
 
     @property
     def host_lacks(self) -> int:
@@ -170,6 +193,14 @@ class Estimate:
         if self.host.left is not None and self.host.left < 0:
             found.append(("the host", -self.host.left))
         return tuple(found)
+
+
+def buffer_uses(
+    model: Mapping[str, int], context: Mapping[str, int], compute: Mapping[str, int]
+) -> dict[str, BufferUse]:
+    """Weights, caches and compute buffers by buffer type."""
+    names = dict.fromkeys((*model, *context, *compute))
+    return {name: BufferUse(model.get(name, 0), context.get(name, 0), compute.get(name, 0)) for name in names}
 
 
 def device_uses(buffers: Mapping[str, BufferUse], rig: Rig) -> tuple[DeviceUse, ...]:

@@ -59,6 +59,17 @@ NOTES = many(text("a sentence"), "what to know about it")
 PAIR = many(number("of the prompt graph, then of the generation graph"), "both graphs", 2)
 
 
+def _model(about: str) -> Schema:
+    return entry(
+        about,
+        name=text("as the file names itself, or the built-in name"),
+        architecture=text("general.architecture"),
+        path=text("the file, its address, or the built-in name"),
+        bytes=number("its tensors, without padding"),
+        parameters=number("elements of all tensors"),
+    )
+
+
 def estimate() -> Schema:
     """``memplan estimate --json``."""
     device = uses(
@@ -68,8 +79,9 @@ def estimate() -> Schema:
         total=number("its memory, bytes"),
         free=number("what of it is free before llama.cpp starts, bytes"),
     )
+    device["properties"]["draft"] = number("what drafts, on this GPU, bytes")
     device["properties"]["left"] = number("free bytes once all is allocated, below 0 when it does not fit", None)
-    device["required"].append("left")
+    device["required"] += ["draft", "left"]
     buffers: Schema = {
         "type": "object",
         "description": "by buffer type; empty when llama.cpp would not start",
@@ -77,21 +89,21 @@ def estimate() -> Schema:
     }
     return entry(
         "what llama.cpp allocates for a model with these flags on these GPUs",
-        model=entry(
-            "the model",
-            name=text("as the file names itself, or the built-in name"),
-            architecture=text("general.architecture"),
-            path=text("the file, its address, or the built-in name"),
-            bytes=number("its tensors, without padding"),
-            parameters=number("elements of all tensors"),
-        ),
+        model=_model("the model"),
         llama=text("the release that was followed"),
         app=text("whose defaults hold", "server", "cli"),
         n_ctx=number("tokens of all sequences together"),
         n_ctx_seq=number("tokens of one sequence"),
         buffers=buffers,
+        draft=maybe(
+            entry(
+                "the second context, in which llama-server drafts; null without one",
+                model=_model("what drafts; the model itself where its own MTP block does"),
+                buffers={**buffers, "description": "by buffer type; model is 0 where an MTP block drafts"},
+            )
+        ),
         devices=many(device, "every GPU, in order"),
-        host=uses("what lies in the host's memory"),
+        host=uses("what lies in the host's memory", draft=number("what drafts, bytes")),
         server=entry(
             "what llama-server may come to keep on the host beside that, bytes at most",
             outputs=number("logits that a batch hands back"),

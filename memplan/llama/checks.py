@@ -116,6 +116,18 @@ def check_load(hp: HParams, release: Release) -> Refusal | None:
     return None
 
 
+def check_flash_attn(flags: Flags, fused: frozenset[str]) -> Refusal | None:
+    """Why a context is given up once it knows which ops are ``fused``; None if it is not."""
+    if "FLASH_ATTN" in fused or not BY_NAME[flags.type_v].is_quantized:
+        return None
+    return Refusal(
+        "quantized-v-needs-flash-attention",
+        REFUSED,
+        "quantized V cache was requested, but this requires Flash Attention",
+        "take an unquantised cache type",
+    )
+
+
 def flash_attn(flags: Flags, release: Release) -> Literal["auto", "on", "off"]:
     """``-fa`` as the context takes it: a quantised cache may turn ``auto`` into ``on``, which is not probed."""
     settled = release.equal_cache_types and flags.flash_attn == "auto" and BY_NAME[flags.type_v].is_quantized

@@ -91,6 +91,20 @@ class Batch:
         return Batch(_pad(n_tokens, n_seqs), n_seqs, n_outputs)
 
 
+@dataclass(frozen=True, slots=True)
+class GivenOut:
+    """What a context gives out beside logits, for drafts (``cparams.embeddings_layer_inp``, ``sampling.samplers``).
+
+    ``layer_inputs``: layers whose inputs a block drafter reads.  ``sampled``: outputs of a sequence that are sampled
+    on the output layer's device; 0 for none.
+    """
+
+    layer_inputs: frozenset[int] = frozenset()
+    sampled: int = 0
+
+
+NOTHING_GIVEN = GivenOut()
+
 Fused = frozenset[str]
 """The ops that are computed in one kernel, by their probes' names; others are built from smaller ops."""
 
@@ -203,7 +217,8 @@ Planners = dict[tuple[tuple[BufferType, ...], bool, bool], QuickPlanner]
 class Context:
     """Replays a context's reservations over ``devices``; ``graphs`` builds what is reserved.
 
-    ``flash_attn``: ``-fa`` as the context takes it.  ``plain``: make every tensor, where like layers would do.
+    ``flash_attn``: ``-fa`` as the context takes it.  ``settled``: the fused ops of a context that is reserved anew, in
+    which nothing is probed again.  ``plain``: make every tensor, where like layers would do.
     ``planners``: those of other contexts on the same devices and release, which know much already; this one joins them.
     """
 
@@ -218,14 +233,15 @@ class Context:
         op_offload: bool,
         offload_kqv: bool,
         release: Release,
+        settled: Fused | None = None,
         plain: bool = False,
         planners: Planners | None = None,
     ) -> None:
         self.params = params
         self.devices = devices
         self.graphs = graphs
-        self.fused = graphs.fused(flash_attn)
-        self.probes = graphs.probes(flash_attn)
+        self.fused = graphs.fused(flash_attn) if settled is None else settled
+        self.probes = graphs.probes(flash_attn) if settled is None else ()
         self.offload_kqv = offload_kqv
         kept: Planners = {} if planners is None else planners
         key = (tuple(devices.bufts), parallel, op_offload)

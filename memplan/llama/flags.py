@@ -84,6 +84,22 @@ class Flags:
     """Rollback snapshots that a sequence keeps of recurrent state."""
     load_mtp: bool = False
     """Whether MTP tensors are loaded (``--spec-type draft-mtp``)."""
+    drafting: str = ""
+    """The kind of draft that a second context makes (``--spec-type``): draft-mtp, draft-dspark, ...; empty for none."""
+    draft_model: str = ""
+    """The model that ``-md`` or ``-hfd`` names; empty where the model drafts for itself."""
+    draft_type_k: str = "f16"
+    """``-ctkd``."""
+    draft_type_v: str = "f16"
+    """``-ctvd``."""
+    draft_gpu_layers: int = ALL_LAYERS
+    """``-ngld``."""
+    draft_devices: tuple[str, ...] | None = None
+    """``-devd``, names in order; None when not given."""
+    draft_overrides: tuple[Override, ...] = ()
+    """``-otd``, ``-cmoed`` and ``-ncmoed``, in the order given."""
+    draft_sampling: bool = True
+    """False with ``--no-spec-draft-backend-sampling``: drafts are sampled on the CPU."""
     kv_overrides: tuple[KvOverride, ...] = ()
     """``--override-kv``: metadata keys, and the values that replace the file's."""
     rpc: tuple[str, ...] = ()
@@ -339,8 +355,6 @@ def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) 
     draft_model = table.DRAFT_MODEL & texts.keys()
     if draft_model and not speculation.types:
         inexact["without --spec-type the kind of drafting, which the cache depends on, is the draft model's"] = None
-    if speculation.has_draft and not draft_model:
-        beside["the context that drafts, with its cache and buffers"] = None
     pooling = values.choice("--pooling", texts.get("--pooling", "none"), table.POOLING) != "none"
     if pooling:
         inexact["pooling changes the graph's outputs"] = None
@@ -351,6 +365,7 @@ def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) 
         n_draft=speculation.n_draft,
         n_rs_seq=speculation.n_rs_seq,
         load_mtp="draft-mtp" in speculation.types,
+        drafting=speculation.drafting,
         given=frozenset(texts),
         not_included=tuple(beside),
         inexact=tuple(inexact),
@@ -371,6 +386,10 @@ def _named(flag: str, text: str) -> str:
     return text
 
 
+def _named_repository(flag: str, text: str) -> str:
+    return f"hf:{_named(flag, text)}"
+
+
 def _servers(flag: str, text: str) -> tuple[str, ...]:
     """Each occurrence of ``--rpc`` adds its servers (``add_rpc_devices``)."""
     return tuple(name for name in text.split(",") if name)
@@ -380,7 +399,7 @@ def _constant(value: bool | str) -> Callable[[str, str], Any]:
     return lambda flag, text: value
 
 
-_ADDED: Final = ("overrides", "kv_overrides", "rpc")
+_ADDED: Final = ("overrides", "kv_overrides", "rpc", "draft_overrides")
 
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     spelling: (field, read)
@@ -422,6 +441,17 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
         ("-dio --direct-io", "load_mode", _constant("dio")),
         ("--embedding --embeddings --rerank --reranking", "embeddings", _constant(True)),
         ("--override-kv", "kv_overrides", values.override_kv),
+        ("-md --model-draft --spec-draft-model", "draft_model", _named),
+        ("-hfd -hfrd --hf-repo-draft --spec-draft-hf", "draft_model", _named_repository),
+        ("-ctkd --spec-draft-type-k --cache-type-k-draft", "draft_type_k", values.cache_type),
+        ("-ctvd --spec-draft-type-v --cache-type-v-draft", "draft_type_v", values.cache_type),
+        ("-ngld --spec-draft-ngl --gpu-layers-draft --n-gpu-layers-draft", "draft_gpu_layers", values.n_gpu_layers),
+        ("-devd --spec-draft-device --device-draft", "draft_devices", values.devices),
+        ("-otd --spec-draft-override-tensor --override-tensor-draft", "draft_overrides", values.override_tensor),
+        ("-cmoed --spec-draft-cpu-moe --cpu-moe-draft", "draft_overrides", values.cpu_moe),
+        ("-ncmoed --spec-draft-n-cpu-moe --spec-draft-ncmoe --n-cpu-moe-draft", "draft_overrides", values.n_cpu_moe),
+        ("--spec-draft-backend-sampling", "draft_sampling", _constant(True)),
+        ("--no-spec-draft-backend-sampling", "draft_sampling", _constant(False)),
         ("-fit --fit", "fit", values.on_or_off),
         ("-fitt --fit-target", "fit_target", values.fit_target),
     )
@@ -478,6 +508,13 @@ _WRITTEN: Final[Mapping[str, Callable[[Any], tuple[str, ...]]]] = {
     "load_mode": _one("-lm"),
     "embeddings": _switch("--embeddings"),
     "kv_overrides": _list("--override-kv", _kv_override),
+    "draft_model": lambda name: ("-md", name) if name else (),
+    "draft_type_k": _one("-ctkd"),
+    "draft_type_v": _one("-ctvd"),
+    "draft_gpu_layers": _one("-ngld"),
+    "draft_devices": lambda names: () if names is None else ("-devd", ",".join(names) or "none"),
+    "draft_overrides": _list("-otd", _override),
+    "draft_sampling": _switch("--spec-draft-backend-sampling", "--no-spec-draft-backend-sampling"),
     "rpc": _list("--rpc"),
     "fit": lambda on: ("--fit", "on" if on else "off"),
     "fit_target": _list("--fit-target"),

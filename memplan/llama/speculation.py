@@ -14,6 +14,8 @@ from memplan.errors import FlagError, shown
 from memplan.llama.flag_values import whole
 
 _DRAFT_TYPES: Final = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
+BLOCK_TYPES: Final = frozenset({"draft-dflash", "draft-dspark"})
+"""Kinds that draft a block of tokens in one go, and read the inputs of some of the model's layers."""
 _SNAPSHOT_TYPES: Final = frozenset({"draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"})
 _NGRAM_CACHE_DRAFT: Final = 8
 
@@ -68,6 +70,6 @@ class Speculation:
         return self.lengths["draft-mtp"] if _SNAPSHOT_TYPES.intersection(self.types) else 0
 
     @property
-    def has_draft(self) -> bool:
-        """Whether a second context drafts."""
-        return not set(_DRAFT_TYPES).isdisjoint(self.types)
+    def drafting(self) -> str:
+        """The kind of draft that a second context makes; empty where none drafts."""
+        return next((name for name in self.types if name in _DRAFT_TYPES), "")

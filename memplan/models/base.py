@@ -11,8 +11,8 @@ from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartBuilder
-from memplan.ggml.tensor import Tensor, new_tensor
-from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, Batch, Fused, Paths, Probe
+from memplan.ggml.tensor import FLAG_OUTPUT, Tensor, new_tensor
+from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, NOTHING_GIVEN, Batch, Fused, GivenOut, Paths, Probe
 from memplan.llama.graph import Crossing, GraphContext
 from memplan.llama.graph.base import H
 from memplan.llama.memory.kv import CacheBuilder, kv_memory
@@ -50,12 +50,35 @@ class ModelGraph(GraphContext[H]):
         """Whether ``il`` is the last layer that runs, after which only the tokens that are asked for are needed."""
         return il == self.hp.n_layer - 1
 
+    @classmethod
+    def layers(cls, hp: H) -> range:
+        """The layers that it runs."""
+        return range(hp.n_layer)
+
     def build(self) -> None:
-        """The whole graph (``build_arch_graph``)."""
+        """The whole graph (``build_arch_graph``, ``llama_model::build_graph``)."""
         given = _many(self.head())
-        for il in range(self.hp.n_layer):
+        for il in self.layers(self.hp):
+            self.hand_over(il, given)
             given = _many(_through(self.layer(il, *given)))
-        self.tail(*given)
+        self.hand_over(il + 1, given)
+        self.end(given)
+
+    def hand_over(self, il: int, given: tuple[Tensor, ...]) -> None:
+        """What layer ``il`` is about to read is given out, if a drafter wants it (``t_layer_inp``)."""
+        if il in self.given_out.layer_inputs:
+            self.give_input(il, given)
+
+    def give_input(self, il: int, given: tuple[Tensor, ...]) -> None:
+        """Mark a layer's input as an output."""
+        given[0].flags |= FLAG_OUTPUT
+
+    def end(self, given: tuple[Tensor, ...]) -> Tensor:
+        """The tail, and what is sampled of it."""
+        logits = self.tail(*given)
+        if self.given_out.sampled:
+            self.build_sampling(logits, self.given_out.sampled)
+        return logits
 
 
 def _many(crossing: Any) -> tuple[Tensor, ...]:
@@ -111,6 +134,15 @@ class Architecture(ABC, Generic[H]):
         """Those of them that are tried, in llama.cpp's order (``resolve_fused_ops``)."""
         return ()
 
+    @property
+    def mtp(self) -> Architecture[Any] | None:
+        """What makes the graph of a context that drafts with the model's own MTP block; None where none is modelled."""
+        return None
+
+    def layer_inputs(self, hp: H) -> frozenset[int]:
+        """Of a block drafter: the target's layers whose inputs it reads (``target_layer_ids``)."""
+        return frozenset()
+
     def one_cache_type(self, hp: H, release: Release) -> bool:
         """Whether K and V caches must have one type (``llama_init_from_model``)."""
         return False
@@ -161,6 +193,9 @@ class BufferMap(Protocol):
         """The buffer of caches and states in memory of this type."""
 
 
+LENT = frozenset({"token_embd.weight", "output.weight", "output.scale"})
+"""Weights that a drafter takes from the model that it drafts for."""
+
 KEPT_SIZES = 8
 """Batches and contexts whose parts a model remembers."""
 
@@ -174,31 +209,45 @@ Built = tuple[list[Part], tuple[Tensor, ...]]
 class ModelGraphs(Generic[H]):
     """What stays the same for all estimates of one model: its weights, which layers are alike, parts built."""
 
-    def __init__(self, arch: Architecture[H], hp: H, tensors: ModelTensors) -> None:
+    def __init__(self, arch: Architecture[H], hp: H, tensors: ModelTensors, other: ModelTensors | None = None) -> None:
+        """``other``: those of the model that this one drafts for, which it takes where it has none (``ctx_other``)."""
         self.arch = arch
         self.hp = hp
         self.n_tensors = len(tensors.tensors)
         self.weights: Mapping[str, ModelTensor] = tensors.by_role()
-        of_layer: list[list[object]] = [[hp.of_layer(il), arch.layer_kind(hp, il)] for il in range(hp.n_layer)]
+        if other is not None:
+            lent = {t.role: t for t in other.tensors if t.role in LENT}
+            self.weights = {**lent, **self.weights}
+        self.layers = arch.graph.layers(hp)
+        of_layer: dict[int, list[object]] = {il: [hp.of_layer(il), arch.layer_kind(hp, il)] for il in self.layers}
         for t in tensors.tensors:
-            if 0 <= t.layer < hp.n_layer and t.role.startswith("blk."):
+            if t.layer in of_layer and t.role.startswith("blk."):
                 of_layer[t.layer].append((t.role.split(".", 2)[2], t.type, t.ne))
         numbers: dict[tuple[object, ...], int] = {}
-        self.kinds = [numbers.setdefault(tuple(kind), len(numbers)) for kind in of_layer]
+        self.kinds = {il: numbers.setdefault(tuple(kind), len(numbers)) for il, kind in of_layer.items()}
         """A number for each layer, the same for those with like weights."""
         self._parts: dict[tuple[object, ...], tuple[list[Part], list[int], list[Tensor]]] = {}
         self._rests: dict[Hashable, Built] = {}
 
-    def at(self, memory: Memory, buffers: BufferMap, release: Release, paths: Paths, n_tokens: int) -> PlacedGraphs[H]:
+    def at(
+        self,
+        memory: Memory,
+        buffers: BufferMap,
+        release: Release,
+        paths: Paths,
+        n_tokens: int,
+        given_out: GivenOut = NOTHING_GIVEN,
+    ) -> PlacedGraphs[H]:
         """The model with its caches, in one placement.
 
         ``paths``: which fused ops are asked for or ruled out.  ``n_tokens``: of the largest batch.
         """
-        return PlacedGraphs(self, memory, buffers, release, paths, self.arch.max_nodes(n_tokens, self.n_tensors))
+        max_nodes = self.arch.max_nodes(n_tokens, self.n_tensors)
+        return PlacedGraphs(self, memory, buffers, release, paths, max_nodes, given_out)
 
     def parts(self, batch: Batch, fused: Fused, graphs: PlacedGraphs[H]) -> tuple[list[Part], list[int], list[Tensor]]:
         """The part at each position, its layer, and the graph's inputs; like parts are the same."""
-        key = (batch, fused, graphs.memory.shape, graphs.release)
+        key = (batch, fused, graphs.memory.shape, graphs.release, graphs.given_out)
         known = self._parts.get(key)
         if known is None:
             if len(self._parts) >= KEPT_SIZES:
@@ -211,10 +260,11 @@ class ModelGraphs(Generic[H]):
         builder = PartBuilder(graph.graph, graph.roles, graph.fused_nodes, graph.pinned, graph.on_host, graph.shared)
         builder.begin(())
         given = _many(graph.head())
+        graph.hand_over(self.layers.start, given)
         parts, layers = [builder.end(given)], [-1]
         built: dict[Hashable, Built] = {}
-        for il in range(self.hp.n_layer):
-            kind = (self.kinds[il], graph.is_last(il))
+        for il in self.layers:
+            kind = (self.kinds[il], graph.is_last(il), il + 1 in graph.given_out.layer_inputs)
             key = (kind, memory.of_layer(memory_layer(memory, il)), _shapes(given))
             known = built.get(key)
             if known is None:
@@ -222,7 +272,7 @@ class ModelGraphs(Generic[H]):
             stretches, given = known
             parts += stretches
             layers += [il] * len(stretches)
-        parts.append(builder.end((graph.tail(*builder.begin(given)),)))
+        parts.append(builder.end((graph.end(builder.begin(given)),)))
         return parts, [*layers, -1], builder.inputs
 
     def _build_layer(
@@ -236,6 +286,7 @@ class ModelGraphs(Generic[H]):
         step = graph.layer(il, *builder.begin(given))
         if not isinstance(step, Generator):
             outs = _many(step)
+            graph.hand_over(il + 1, outs)
             return [builder.end(outs)], outs
         crossing = next(step)
         outs = _many(crossing)
@@ -244,7 +295,7 @@ class ModelGraphs(Generic[H]):
         key = (kind, graph.batch, graph.fused, graph.release, _shapes(outs), inputs)
         known = self._rests.get(key)
         if known is None:
-            known = _build_rest(builder, step, crossing, outs)
+            known = _build_rest(graph, builder, il, step, crossing, outs)
             roles = {role for part in known[0] for role in part.roles}
             if len(inputs) == len(builder.inputs) and all(_name(role, il) in self.weights for role in roles):
                 if len(self._rests) >= KEPT_RESTS:
@@ -255,7 +306,14 @@ class ModelGraphs(Generic[H]):
         return [first, *known[0]], known[1]
 
 
-def _build_rest(builder: PartBuilder, step: Cuts, crossing: Crossing, outs: tuple[Tensor, ...]) -> Built:
+def _build_rest(
+    graph: ModelGraph[Any],
+    builder: PartBuilder,
+    il: int,
+    step: Cuts,
+    crossing: Crossing,
+    outs: tuple[Tensor, ...],
+) -> Built:
     """The stretches after a layer's first cut."""
     stretches = []
     try:
@@ -266,6 +324,7 @@ def _build_rest(builder: PartBuilder, step: Cuts, crossing: Crossing, outs: tupl
             stretches.append(builder.end(outs))
     except StopIteration as stop:
         outs = _many(stop.value)
+        graph.hand_over(il + 1, outs)
         return [*stretches, builder.end(outs)], outs
 
 
@@ -289,6 +348,7 @@ class PlacedGraphs(Generic[H]):
         release: Release,
         paths: Paths,
         max_nodes: int,
+        given_out: GivenOut,
     ) -> None:
         self.model = model
         self.memory = memory
@@ -297,6 +357,7 @@ class PlacedGraphs(Generic[H]):
         self.paths = paths
         self.max_nodes = max_nodes
         """Nodes that a graph has room for."""
+        self.given_out = given_out
 
     def fused(self, flash_attn: str) -> Fused:
         """What is fused before any probe: what the release has ops for, if not ruled out."""
@@ -325,7 +386,7 @@ class PlacedGraphs(Generic[H]):
     def start(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
         """A graph that nothing is in yet."""
         graph = self.model.arch.graph_of(self.release)
-        return graph(self.model.hp, batch, fused, self.memory, self.release, self, self.max_nodes)
+        return graph(self.model.hp, batch, fused, self.memory, self.release, self, self.max_nodes, self.given_out)
 
     def whole(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
         """Every tensor of the graph."""

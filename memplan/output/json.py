@@ -5,26 +5,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from memplan.result import BufferUse, DeviceUse, Estimate, HostUse
+from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
 
 
 def estimate_object(estimate: Estimate) -> dict[str, Any]:
     """The estimate as plain dictionaries and lists; sizes in bytes."""
-    model = estimate.model
-    refused = estimate.refused
+    refused, draft = estimate.refused, estimate.draft
     return {
-        "model": {
-            "name": model.name,
-            "architecture": model.architecture,
-            "path": model.path,
-            "bytes": model.bytes,
-            "parameters": model.parameters,
-        },
+        "model": _summary(estimate.model),
         "llama": estimate.llama,
         "app": estimate.flags.app,
         "n_ctx": estimate.n_ctx,
         "n_ctx_seq": estimate.n_ctx_seq,
         "buffers": {name: _uses(use) for name, use in estimate.buffers.items()},
+        "draft": None
+        if draft is None
+        else {
+            "model": _summary(draft.model),
+            "buffers": {name: _uses(use) for name, use in draft.buffers.items()},
+        },
         "devices": [
             {
                 "name": device.name,
@@ -32,11 +31,12 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
                 "total": device.total,
                 "free": device.free,
                 **_uses(device),
+                "draft": device.draft,
                 "left": device.left,
             }
             for device in estimate.devices
         ],
-        "host": _uses(estimate.host),
+        "host": {**_uses(estimate.host), "draft": estimate.host.draft},
         "server": {
             "outputs": estimate.server.outputs,
             "checkpoint": estimate.server.checkpoint,
@@ -55,6 +55,16 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
 def render_json(estimate: Estimate) -> str:
     """``estimate_object`` as text, ending in a newline."""
     return json.dumps(estimate_object(estimate), indent=2) + "\n"
+
+
+def _summary(model: ModelSummary) -> dict[str, str | int]:
+    return {
+        "name": model.name,
+        "architecture": model.architecture,
+        "path": model.path,
+        "bytes": model.bytes,
+        "parameters": model.parameters,
+    }
 
 
 def _uses(use: BufferUse | DeviceUse | HostUse) -> dict[str, int]:

@@ -24,6 +24,7 @@ B9842 = Release(
         " default) run without flash attention, over the keys of all slots. With a quantised cache only the sliding"
         " window is attended to. A split has at most 30 inputs. -sm row aborts."
     ),
+    draft_inherits_devices=False,
     experts_used_by_layer=False,
     equal_cache_types=False,
     skips_mtp_blocks=False,
@@ -336,6 +337,7 @@ _B10909 = _read(
     " has as many inputs as there are. Vulkan has the fused hyper-connections, and another order of nodes around norms"
     " and ropes. GLM-4.5's MTP blocks have no cache.",
     caches_mtp_blocks=False,
+    draft_inherits_devices=True,
     delta_net_rms_norm=True,
     split_inputs=SplitInputs.ANY,
     cuda_fa_mixed_types=True,

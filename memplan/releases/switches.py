@@ -67,6 +67,10 @@ class Release:
 
     # --- the model (src/llama-model.cpp, src/models/deepseek4.cpp) ---
 
+    draft_inherits_devices: bool
+    """A draft model goes to the devices of -dev where -devd names none, and to one device whole, whatever -sm says
+    (common/speculative.cpp: common_base_params_to_speculative). Before, -dev had no say."""
+
     experts_used_by_layer: bool
     """Layers may use different numbers of experts, and what is checked is the largest (llama-model.cpp:
     load_hparams)."""

@@ -10,15 +10,16 @@ from tests.estimates import MIB, REFUSAL, made_up
 def test_the_object_has_the_contracts_keys() -> None:
     answer = json.loads(render_json(made_up()))
     assert list(answer) == [
-        "model", "llama", "app", "n_ctx", "n_ctx_seq", "buffers", "devices", "host", "server", "graph",
+        "model", "llama", "app", "n_ctx", "n_ctx_seq", "buffers", "draft", "devices", "host", "server", "graph",
         "disabled", "pipeline_parallel", "exact", "notes", "refused",
     ]  # fmt: skip
     assert answer["buffers"]["CUDA0"] == {"model": 20111 * MIB, "context": 900 * MIB, "compute": 2184 * MIB}
     assert list(answer["devices"][0]) == [
-        "name", "description", "total", "free", "model", "context", "compute", "left",
+        "name", "description", "total", "free", "model", "context", "compute", "draft", "left",
     ]  # fmt: skip
     assert answer["devices"][0]["left"] == (23868 - 20111 - 900 - 2184) * MIB
-    assert answer["host"] == {"model": 1015 * MIB, "context": 3 * MIB, "compute": 33 * MIB}
+    assert answer["draft"] is None
+    assert answer["host"] == {"model": 1015 * MIB, "context": 3 * MIB, "compute": 33 * MIB, "draft": 0}
     assert answer["graph"] == {"nodes": [8349, 8349], "splits": [3, 3]}
     assert (answer["llama"], answer["app"], answer["exact"], answer["refused"]) == ("v0.5.0", "server", True, None)
 

@@ -12,6 +12,7 @@ from memplan.ggml import ops
 from memplan.ggml.graph import UNLIMITED, Graph
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
 from memplan.gguf.types import F32, I32, I64
+from memplan.llama.context import NOTHING_GIVEN, GivenOut
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.kv import KVCache, cells_read
 
@@ -71,6 +72,7 @@ class GraphBase(Generic[H]):
         release: Release,
         source: Source,
         max_nodes: int = UNLIMITED,
+        given_out: GivenOut = NOTHING_GIVEN,
     ) -> None:
         self.hp = hp
         self.batch = batch
@@ -78,6 +80,7 @@ class GraphBase(Generic[H]):
         self.memory = memory
         self.release = release
         self.source = source
+        self.given_out = given_out
         self.graph = Graph(max_nodes)
         self.roles: dict[Tensor, str] = {}
         self.fused_nodes: list[tuple[str, Tensor, int]] = []

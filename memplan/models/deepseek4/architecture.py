@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memplan.llama.context import LIGHTNING_INDEXER, Fused, Paths, Probe
+from memplan.llama.memory.iswa import iswa_memory
 from memplan.llama.refusals import ABORT, OTHER, Refusal, died
 from memplan.models.base import Architecture
-from memplan.models.deepseek4.graph import DeepSeek4Graph
+from memplan.models.deepseek4.drafting import MTPGraph
+from memplan.models.deepseek4.graph import DeepSeek4Graph, Layers
 from memplan.models.deepseek4.hparams import CSA_RATIO, DeepSeek4HParams, load_hparams
 from memplan.models.deepseek4.hybrid_memory import hybrid_memory
 from memplan.models.deepseek4.memory import DeepSeek4Memory, create_memory
@@ -35,7 +37,7 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
     """``llama_model_deepseek4``."""
 
     name = "deepseek4"
-    graph = DeepSeek4Graph
+    graph: type[Layers] = DeepSeek4Graph
     paths = ("indexer", "hyper-connections")
 
     def load_hparams(self, k: Keys, release: Release) -> DeepSeek4HParams:
@@ -142,5 +144,29 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
             " taken as not, so that the op runs on the host"
         )
 
+    @property
+    def mtp(self) -> Architecture[DeepSeek4HParams]:
+        """``llama_model_deepseek4::graph_mtp``."""
+        return _MTP
 
+
+class DeepSeek4MTP(DeepSeek4):
+    """The model's own MTP block, in a context that drafts."""
+
+    graph = MTPGraph
+
+    def memory(self, hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -> Memory:
+        """Sliding keys of the block alone; values have room, too, and nothing writes them."""
+        return iswa_memory(build, layers=self.graph.layers(hp))
+
+    def check_graph(self, hp: DeepSeek4HParams, memory: Memory, release: Release) -> Refusal | None:
+        """Why llama.cpp dies while it builds the first graph."""
+        if hp.n_layer_nextn != 1:
+            return died("hparams.n_layer_nextn == 1")
+        if hp.n_layer < hp.hash_layer_count:
+            return died("(uint32_t) il >= hparams.dsv4_hash_layer_count")
+        return None
+
+
+_MTP = DeepSeek4MTP()
 ARCHITECTURE = DeepSeek4()

@@ -20,6 +20,8 @@ class Pieces(ModelGraph[DeepSeek4HParams]):
 
     memory: DeepSeek4Memory
     inp_pos: Tensor
+    drafts = False
+    """Whether these are the layers of what drafts, and not the model's own."""
 
     @property
     def switches(self) -> Switches:
@@ -28,9 +30,10 @@ class Pieces(ModelGraph[DeepSeek4HParams]):
 
     def last_of_layer(self, t: Tensor, il: int) -> Tensor:
         """A layer's result, which the callback pins to the layer's device where the release does so."""
-        if self.switches.pins_layer_ends:
+        if self.switches.pins_layer_ends and not self.drafts:
             self.pinned.append((t, il))
-        return self.cb(t, "l_last" if self.switches.pins_layer_ends else "l_out", il)
+            return self.cb(t, "l_last", il)
+        return self.cb(t, "l_out", il)
 
     def rope_end(self, cur: Tensor, pos: Tensor, turned: str = "", back: bool = False) -> Tensor:
         """Rotary positions on the last ``n_rot`` elements of each head; ``turned`` names them where they are apart."""

@@ -61,6 +61,9 @@ class Switches(NamedTuple):
     """A reserve counts the blocks that a batch can close over all slots together; before, slot by slot
     (llama-kv-cache-dsv4.cpp: dsv4_build_reserve_comp_plan)."""
 
+    draft_values_viewed: bool
+    """A drafter's keys are read as values through a view (build_attn with llm_graph_input_attn_k_iswa)."""
+
     pins_layer_ends: bool
     """The last node of each layer is pinned to the layer's device, as norms are (graph_get_cb)."""
 
@@ -77,6 +80,7 @@ _FIRST_BUILDS = {
     "rotates_compressed_keys": 9924,
     "masks_follow_attention": 9988,
     "blocks_over_all_slots": 10605,
+    "draft_values_viewed": 10605,
     "pins_layer_ends": 10159,
 }
 _LAST_ADDED_APE = 10087

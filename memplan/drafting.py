@@ -1,0 +1,187 @@
+"""The second context, in which llama-server drafts: with the model's own MTP block, or with a model of its own.
+
+Follows common/speculative.cpp (``common_base_params_to_speculative``, ``common_speculative_init_result``,
+``common_speculative_impl_draft_mtp``, ``common_speculative_impl_draft_dflash``) and tools/server/server-context.cpp
+(``load_model``), v0.5.0, and what b10361 and v0.4.0 do otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from memplan.errors import UnsupportedArchitecture
+from memplan.ggml.backend import Buffer, BufferType
+from memplan.ggml.tensor import new_tensor
+from memplan.gguf.types import F32, I32
+from memplan.llama import checks
+from memplan.llama.context import ContextParams, GivenOut, Reservation
+from memplan.llama.flags import Flags
+from memplan.llama.memory.kv import CacheBuilder
+from memplan.llama.placement import Placement, too_many_devices
+from memplan.llama.refusals import Refusal
+from memplan.llama.speculation import BLOCK_TYPES
+from memplan.loaded import Made, Model, load, make_context
+from memplan.models.base import BufferMap, PartBuffers
+from memplan.question import Question
+from memplan.releases import Release
+from memplan.workshop import Workshop
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """What drafts: a model, which may be the one that is served, and its settings.  ``own``: it has its own weights."""
+
+    model: Model
+    flags: Flags
+    own: bool
+
+    @property
+    def layer_inputs(self) -> frozenset[int]:
+        """The layers of the model that is served whose inputs it reads."""
+        return self.model.arch.layer_inputs(self.model.hparams) if self.own else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DraftContext:
+    """A second context as it is once drafts have samplers, and what it reserves."""
+
+    made: Made
+    reserved: Reservation
+
+
+def find_drafter(question: Question, served: Model, params: ContextParams) -> Drafter | str | None:
+    """What drafts with these flags; why it is not counted; None where nothing drafts.
+
+    ``params``: of the context that is drafted for.
+    """
+    flags = question.flags
+    if not flags.drafting:
+        return None
+    mtp = flags.drafting == "draft-mtp"
+    if not flags.draft_model:
+        if not mtp:
+            return None  # llama-server makes no second context either
+        if not served.hparams.n_layer_nextn:
+            return "the file has no MTP block to draft with"
+        if served.mtp is None:
+            return f"the context of {served.arch.name}'s MTP block is not modelled"
+        return Drafter(served.mtp, draft_flags(flags, params, question.release, own=False), own=False)
+    if question.draft is None:
+        return "the draft model is not given"
+    own = draft_flags(flags, params, question.release, own=True)
+    try:
+        model = load(question.draft, own, question.release)
+    except UnsupportedArchitecture as fault:
+        return f"the draft model: {fault}"
+    if mtp or flags.drafting == "draft-eagle3":
+        if not mtp or model.mtp is None:
+            return f"{flags.drafting} with {model.arch.name} is not modelled"
+        return Drafter(model.mtp, own, own=True)
+    return Drafter(model.beside(served), own, own=True)
+
+
+def draft_flags(flags: Flags, params: ContextParams, release: Release, *, own: bool) -> Flags:
+    """The settings of the second context, most of which are the first's (``common_base_params_to_speculative``).
+
+    ``own``: whether it loads weights of its own.
+    """
+    block = flags.drafting in BLOCK_TYPES
+    found = replace(
+        flags,
+        app="server",
+        n_ctx=params.n_ctx,
+        type_k=flags.draft_type_k,
+        type_v=flags.draft_type_v,
+        n_draft=max(0, flags.n_rs_seq) if block else 0,
+        n_rs_seq=0,
+        embeddings=False,
+    )
+    if not own:
+        return found
+    devices = flags.draft_devices
+    single = release.draft_inherits_devices and devices is not None and len(devices) == 1
+    return replace(
+        found,
+        devices=flags.devices if devices is None and release.draft_inherits_devices else devices,
+        split_mode="layer" if single else flags.split_mode,
+        n_gpu_layers=flags.draft_gpu_layers,
+        overrides=flags.draft_overrides,
+    )
+
+
+def make_draft(
+    question: Question, workshop: Workshop, drafter: Drafter, served: Made, buffers: BufferMap, plain: bool
+) -> DraftContext | Refusal:
+    """The context in which ``drafter`` drafts for what is ``served``, or why llama-server makes none.
+
+    ``buffers``: where the weights of what is served lie.
+    """
+    model, flags, release = drafter.model, drafter.flags, question.release
+    hp = model.hparams
+    placement: Placement | Refusal = served.placement
+    if drafter.own:
+        refusal = checks.check_load(hp, release) or model.tensors.refusal
+        if refusal is not None:
+            return refusal
+        placement, own = workshop.place(model.tensors, hp.n_layer_all, flags)
+        buffers = Beside(own, buffers, frozenset(t.role for t in model.tensors.tensors))
+    if isinstance(placement, Refusal):
+        return placement
+    one_type = model.arch.one_cache_type(hp, release)
+    refusal = checks.check_context(hp, flags, release, one_type) or too_many_devices(placement)
+    if refusal is not None:
+        return refusal
+    params = ContextParams.of(flags, hp)
+    memory = model.arch.memory(hp, CacheBuilder(hp, flags, params, placement), release)
+    refusal = model.arch.check_graph(hp, memory, release)
+    if refusal is not None:
+        return refusal
+    first = make_context(question, workshop, model, flags, placement, memory, buffers, plain=plain)
+    reserved = first.reserve()
+    refusal = checks.check_flash_attn(flags, reserved.fused)
+    if refusal is not None:
+        return refusal
+    given = GivenOut(sampled=sampled(flags, placement))
+    if not given.sampled:
+        return DraftContext(Made(placement, memory, first), reserved)
+    context = make_context(
+        question, workshop, model, flags, placement, memory, buffers, given=given, settled=reserved.fused, plain=plain
+    )
+    return DraftContext(Made(placement, memory, context), replace(context.reserve(), disabled=reserved.disabled))
+
+
+def sampled(flags: Flags, placement: Placement) -> int:
+    """Outputs of a sequence that are sampled where the output layer lies; 0 where the CPU samples.
+
+    Follows ``llama_sampler_backend_support``: a device that lacks an op leaves samplers to the CPU.
+    """
+    if not flags.draft_sampling or flags.drafting == "draft-simple":
+        return 0
+    n = 128 * 1024
+    logits, rows = new_tensor(F32, n), new_tensor(F32, 1, n)
+    best = new_tensor(I32, 10)
+    best.op, best.src = "TOP_K", [logits]
+    found = new_tensor(F32, 1, 10)
+    found.op, found.src = "GET_ROWS", [rows, best]
+    backend = placement.output.backend
+    if placement.output is not placement.cpu and not (backend.supports_op(best) and backend.supports_op(found)):
+        return 0
+    return 1 + flags.n_draft
+
+
+class Beside:
+    """Where weights lie for a drafter, which takes some of those of what is served (``ctx_other``)."""
+
+    def __init__(self, own: BufferMap, served: BufferMap, roles: frozenset[str]) -> None:
+        self._own = own
+        self._served = served
+        self._roles = roles
+        self.parts: PartBuffers = {}
+
+    def weight(self, role: str) -> Buffer:
+        """The drafter's own, or the other's."""
+        return self._own.weight(role) if role in self._roles else self._served.weight(role)
+
+    def cache(self, buft: BufferType) -> Buffer:
+        """The buffer of caches and states in memory of this type."""
+        return self._own.cache(buft)

@@ -1,0 +1,145 @@
+"""A model as llama.cpp knows it once its file is read, and a context of it on the devices where it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from memplan.gguf.header import Header
+from memplan.llama import checks
+from memplan.llama.context import NOTHING_GIVEN, Context, ContextParams, Devices, Fused, GivenOut
+from memplan.llama.flags import Flags
+from memplan.llama.hparams import HParams
+from memplan.llama.memory.base import Memory
+from memplan.llama.placement import Placement
+from memplan.llama.weights import ModelTensors, load_tensors
+from memplan.models.base import Architecture, BufferMap, ModelGraphs
+from memplan.models.registry import architecture, load_hparams
+from memplan.question import Question
+from memplan.releases import Release
+from memplan.result import ModelSummary
+from memplan.workshop import Workshop
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model before anything of it is placed."""
+
+    header: Header
+    hparams: HParams
+    tensors: ModelTensors
+    arch: Architecture[Any]
+    graphs: ModelGraphs[Any]
+    summary: ModelSummary
+
+    @property
+    def layers_routed_by_token(self) -> int:
+        """How many of the first layers choose experts by token."""
+        return self.arch.layers_routed_by_token(self.hparams)
+
+    @cached_property
+    def mtp(self) -> Model | None:
+        """The model's own MTP block, which drafts for it; None where there is none, or none is modelled."""
+        arch = self.arch.mtp
+        if arch is None or not self.hparams.n_layer_nextn:
+            return None
+        return replace(self, arch=arch, graphs=ModelGraphs(arch, self.hparams, self.tensors))
+
+    def beside(self, served: Model) -> Model:
+        """A drafter that takes what weights it lacks from the model that it drafts for."""
+        known = self._beside.get(id(served))
+        if known is None or known[0] is not served:
+            graphs = ModelGraphs(self.arch, self.hparams, self.tensors, served.tensors)
+            self._beside.clear()
+            known = self._beside[id(served)] = served, replace(self, graphs=graphs)
+        return known[1]
+
+    @cached_property
+    def _beside(self) -> dict[int, tuple[Model, Model]]:
+        return {}
+
+
+KEPT_MODELS = 6
+"""Models that are remembered, with the parts of their graphs."""
+
+_models: list[tuple[Header, tuple[object, ...], Model]] = []
+
+
+def load(header: Header, flags: Flags, release: Release) -> Model:
+    """A model as the release loads it; remembered as long as the header is used again.
+
+    Raises UnsupportedArchitecture, MissingKey, BadHyperParameter, MissingTensor, BadTensorShape.
+    """
+    key = (flags.kv_overrides, flags.load_mtp, release)
+    for known, with_flags, model in _models:
+        if known is header and with_flags == key:
+            return model
+    arch = architecture(header)
+    hp = load_hparams(header, flags.kv_overrides, release)
+    tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, flags.load_mtp, release))
+    summary = ModelSummary(
+        name=str(header.metadata.get("general.name", header.name)),
+        architecture=arch.name,
+        path=header.name,
+        bytes=header.nbytes,
+        parameters=sum(t.elements for t in header.tensors.values()),
+        n_ctx_train=hp.n_ctx_train,
+        own_streams=arch.own_streams,
+    )
+    model = Model(header, hp, tensors, arch, ModelGraphs(arch, hp, tensors), summary)
+    _models.insert(0, (header, key, model))
+    del _models[KEPT_MODELS:]
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What an estimate was made from: where weights lie, caches and states, and the context that reserves the rest."""
+
+    placement: Placement
+    memory: Memory
+    context: Context
+
+
+def make_context(
+    question: Question,
+    workshop: Workshop,
+    model: Model,
+    flags: Flags,
+    placement: Placement,
+    memory: Memory,
+    buffers: BufferMap,
+    *,
+    given: GivenOut = NOTHING_GIVEN,
+    settled: Fused | None = None,
+    plain: bool = False,
+) -> Context:
+    """A context of a model in one placement.
+
+    ``given``: what it gives out beside logits.  ``settled``: the ops that are fused, where probes have found out.
+    """
+    params = ContextParams.of(flags, model.hparams)
+    used = (*placement.devices, placement.cpu)
+    index = {device: i for i, device in enumerate(used)}
+    bufts = [d.buft for d in placement.devices]
+    bufts.append(placement.devices[0].host_buft or placement.cpu.buft if placement.devices else placement.cpu.buft)
+    devices = Devices(
+        backends=[d.backend for d in used],
+        bufts=bufts,
+        layer_home=[index[d] for d in placement.layers],
+        full_offload=placement.n_gpu_layers > model.hparams.n_layer_all,
+    )
+    return Context(
+        params,
+        devices,
+        model.graphs.at(memory, buffers, question.release, question.paths, params.n_tokens, given),
+        flash_attn=checks.flash_attn(flags, question.release),
+        parallel=placement.pipeline_parallel,
+        op_offload=flags.op_offload,
+        offload_kqv=flags.offload_kqv,
+        release=question.release,
+        settled=settled,
+        plain=plain,
+        planners=workshop.planners,
+    )
