@@ -160,6 +160,16 @@ ROWS = (
         "ud-q2", _mtp(DYNAMIC), extra=("output.weight", *_BIASES, "attn_q_norm.weight", "attn_k_norm.weight"),
     ),
     BuiltinModel(
+        "ernie-4.5-21b-a3b", "ERNIE-4.5-21B-A3B: 28 layers, 64 experts", "ernie4_5-moe",
+        gguf_keys(
+            context_length=131072, block_count=28, embedding_length=2560, feed_forward_length=12288, head_count=20,
+            head_count_kv=4, layer_norm_rms_epsilon=1e-5, freq_base=5e5, vocab_size=103424, expert_count=64,
+            expert_used_count=6, expert_feed_forward_length=1536, expert_shared_count=2,
+            expert_shared_feed_forward_length=3072, leading_dense_block_count=1, interleave_moe_layer_step=1,
+        ),
+        "q4_K_M", DENSE, extra=("exp_probs_b.bias", "ffn_gate_exps.weight"),
+    ),
+    BuiltinModel(
         "minimax-m2", "MiniMax-M2 and M2.5: 62 layers, 256 experts", "minimax-m2",
         gguf_keys(
             context_length=196608, block_count=62, embedding_length=3072, feed_forward_length=1536, head_count=48,

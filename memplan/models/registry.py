@@ -19,6 +19,7 @@ ARCHITECTURES = (
     "deepseek2",
     "deepseek32",
     "deepseek4",
+    "ernie4_5-moe",
     "gemma3",
     "gemma4",
     "glm-dsa",

@@ -149,6 +149,7 @@ def test_a_block_that_drafts() -> None:
         ("qwen3-8b:q4_K_M", "qwen3-8b"),
         ("phi-4:q4_K_M", "phi4-14b"),
         ("glm-4.5-air:q4_K_M", "glm45-air"),
+        ("ernie-4.5-21b-a3b:q4_K_M", "ernie45-21b"),
         ("minimax-m2:q4_K_M", "minimax-m2"),
         ("gpt-oss-20b:mxfp4", "gpt-oss-20b"),
         ("gemma-3-27b:q4_K_M", "gemma3-27b"),

@@ -1,0 +1,133 @@
+"""ERNIE 4.5 with experts: grouped-query attention, leading dense layers, softmax experts with shared ones beside them.
+
+Follows src/models/ernie4-5-moe.cpp and src/models/ernie4-5.cpp, v0.5.0; releases from b9842 on do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan.ggml import ops
+from memplan.llama.graph.base import NORM
+from memplan.llama.hparams import HParams, common
+from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.llama import check_heads
+
+if TYPE_CHECKING:
+    from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
+    from memplan.llama.keys import Keys
+    from memplan.llama.memory.base import Memory
+    from memplan.llama.refusals import Refusal
+    from memplan.releases import Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ernie45MoeHParams(HParams):
+    """``n_ff_exp``: width of an expert.  ``n_ff_shexp``: of the shared ones together, 0 where there are none."""
+
+    n_layer_dense_lead: int
+    n_ff_exp: int
+    n_ff_shexp: int
+
+
+class Ernie45MoeGraph(ModelGraph[Ernie45MoeHParams]):
+    """``llama_model_ernie4_5_moe::graph``."""
+
+    rope_type = NORM
+
+    def head(self) -> Tensor:
+        """Embeddings."""
+        cur = self.build_inp_embd()
+        self.inp_pos = self.build_inp_pos()
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.inp_out_ids = self.build_inp_out_ids()
+        return cur
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """Attention, then a dense layer or experts."""
+        (inp,) = given
+        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
+        q, k, v = self.build_qkv(cur, il)
+        q = self.cb(self.rope(q, self.inp_pos, il), "Qcur", il)
+        k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
+        # a bias of the output projection is loaded, and not added
+        cur = self.build_attn(self.inp_attn, q, k, v, il, out="")
+        cur = self.cb(self.mm(il, "attn_output", cur), "attn_out", il)
+        if self.is_last(il):
+            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
+        cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
+        if il < self.hp.n_layer_dense_lead:
+            cur = self.build_ffn(cur, il)
+        else:
+            moe = self.build_moe_ffn(cur, il)
+            if self.hp.n_ff_shexp:
+                moe = ops.add(moe, self.cb(self.build_ffn(cur, il, suffix="_shexp"), "ffn_shexp", il))
+            cur = moe
+        return self.cb(ops.add(self.cb(cur, "ffn_out", il), ffn_inp), "l_out", il)
+
+
+class Ernie45Moe(Architecture[Ernie45MoeHParams]):
+    """``llama_model_ernie4_5_moe``."""
+
+    name = "ernie4_5-moe"
+    graph = Ernie45MoeGraph
+
+    def load_hparams(self, k: Keys, release: Release) -> Ernie45MoeHParams:
+        """``load_arch_hparams``."""
+        fields = common(k, release)
+        k.f32("attention.layer_norm_rms_epsilon")
+        n_ff_exp = k.u32_a_layer("expert_feed_forward_length", fields["n_layer_all"])[0]
+        n_ff_shexp = k.u32("expert_shared_feed_forward_length", 0)
+        step = k.u32("interleave_moe_layer_step")
+        if step != 1:  # layers between would have no weights that their graph could use
+            raise k.fault("interleave_moe_layer_step", f"{step} is not modelled", "use 1, as ERNIE 4.5's files do")
+        k.check(fields["n_expert"] > 0, "expert_count must not be zero")
+        return Ernie45MoeHParams(
+            **fields,
+            n_layer_dense_lead=k.u32("leading_dense_block_count", 0),
+            n_ff_exp=n_ff_exp,
+            n_ff_shexp=n_ff_shexp,
+        )
+
+    def tensors(
+        self, hp: Ernie45MoeHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        e, n = hp.n_embd, hp.n_expert
+        yield Wanted("token_embd.weight", (e, hp.n_vocab))
+        yield Wanted("output_norm.weight", (e,))
+        yield from tied_output(have, e, hp.n_vocab)
+        for il in range(hp.n_layer):
+            p, heads, ff = f"blk.{il}.", hp.n_embd_head_k() * hp.n_head[0], hp.n_ff[0]
+            yield Wanted(p + "attn_norm.weight", (e,))
+            yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(), hp.n_embd_k_gqa())
+            yield Wanted(p + "attn_output.weight", (heads, e))
+            yield Wanted(p + "attn_output.bias", (e,), optional=True)
+            yield Wanted(p + "ffn_norm.weight", (e,))
+            if il < hp.n_layer_dense_lead:
+                yield Wanted(p + "ffn_gate.weight", (e, ff))
+                yield Wanted(p + "ffn_down.weight", (ff, e))
+                yield Wanted(p + "ffn_up.weight", (e, ff))
+                continue
+            ff, shared = hp.n_ff_exp, hp.n_ff_shexp
+            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+            yield Wanted(p + "exp_probs_b.bias", (n,), optional=True)
+            yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), optional=True)
+            yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
+            yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+            if shared:
+                yield Wanted(p + "ffn_gate_shexp.weight", (e, shared))
+                yield Wanted(p + "ffn_down_shexp.weight", (shared, e))
+                yield Wanted(p + "ffn_up_shexp.weight", (e, shared))
+
+    def check_graph(self, hp: Ernie45MoeHParams, memory: Memory, release: Release) -> Refusal | None:
+        """Heads of values as long as those of keys, turned as a whole."""
+        return check_heads(hp)
+
+
+ARCHITECTURE = Ernie45Moe()
