@@ -14,7 +14,7 @@ from memplan.notes import settings_notes
 from memplan.question import Question
 from memplan.result import Estimate
 
-MOST: Final = 100
+MOST: Final = 60
 """Estimates that are made for one log: a load that failed takes some dozen, another one or two."""
 
 

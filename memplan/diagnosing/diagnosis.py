@@ -234,7 +234,8 @@ class _Work:
             return self.answers.ask(Question.of(self.header, flags, self.rig, release))
         except MemplanError as error:
             self._check_given()
-            self.notes.append(f"nothing is predicted: {error}")
+            if (note := f"nothing is predicted: {error}") not in self.notes:
+                self.notes.append(note)
             return None
 
     def _check_given(self) -> None:

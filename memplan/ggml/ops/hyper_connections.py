@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from memplan.ggml.ops.common import fail, result
+from memplan.ggml.ops.common import fail, failed, result
 from memplan.ggml.tensor import Tensor
 from memplan.gguf.types import F32
 
 
 def dsv4_hc_comb(mixes: Tensor, scale: Tensor, base: Tensor, hc: int) -> Tensor:
     """Mixing matrices of the hyper-connections: ne = (hc, hc, tokens) (``ggml_dsv4_hc_comb``)."""
+    for name, t in (("mixes", mixes), ("scale", scale), ("base", base)):
+        if t.type is not F32:
+            failed(f"{name}->type == GGML_TYPE_F32")
     if not (hc == 4 and mixes.ne[0] == (2 + hc) * hc == base.ne[0] and scale.ne[0] >= 3):
         fail("dsv4_hc_comb", "shapes")
     return result("DSV4_HC_COMB", F32, (hc, hc, mixes.ne[1], 1), [mixes, scale, base])

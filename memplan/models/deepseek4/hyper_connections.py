@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
+from memplan.ggml.ops.common import failed
 from memplan.gguf.types import F32
 from memplan.models.deepseek4.pieces import Pieces
 
@@ -71,6 +72,8 @@ class HyperConnections(Pieces):
         post = self.hc_affine(columns(hc, hc), ops.view_1d(scale, 1, 4), ops.view_1d(base, hc, 4 * hc))
         post = self.cb(ops.scale(ops.unary(post, "SIGMOID")), "hc_post", il)
         if "DSV4_HC_COMB" in self.fused:
+            if hp.hc_sinkhorn_iters < 1:
+                failed("n_iter > 0")
             comb = ops.dsv4_hc_comb(mixes, scale, base, hc)
             self.fused_nodes.append(("DSV4_HC_COMB", comb, il))
         else:

@@ -6,6 +6,7 @@ import pytest
 
 from memplan.estimator import estimate
 from memplan.ggml.graph import GraphTooLargeError, check_size, hash_size
+from memplan.gguf.types import BY_NAME
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
@@ -44,3 +45,11 @@ def test_what_unified_slots_cost_before_masks_followed_attention() -> None:
     assert "without flash attention" in notes("-c 4096", "b9842")
     assert "without flash attention" not in notes("-c 4096 -np 2", "b9842")
     assert "without flash attention" not in notes("-c 4096", "v0.5.0")
+
+
+def test_hyper_connections_of_another_type_are_asserted_against() -> None:
+    header = FLASH
+    name = "blk.0.hc_attn_scale.weight"
+    other = {**header.tensors, name: replace(header.tensors[name], type=BY_NAME["f16"])}
+    found = estimate(replace(header, tensors=other), parse_flags(["-c", "512", "-np", "1"]), parse_gpus(["RTX 3090"]))
+    assert found.refused is not None and found.refused.message == "GGML_ASSERT(scale->type == GGML_TYPE_F32) failed"
