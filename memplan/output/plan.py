@@ -231,6 +231,7 @@ def plan_table(plan: Plan, *, width: int = 80, colour: bool = False, unicode: bo
 def _share_lines(plan: Plan, unicode: bool) -> list[Any]:
     from memplan.output.columns import column_lines
 
+    experts = any(share.experts for share in plan.shares)
     rows = []
     for share in plan.shares:
         layers = "" if share.layers is None else _span(share.layers)
@@ -238,11 +239,11 @@ def _share_lines(plan: Plan, unicode: bool) -> list[Any]:
             (
                 share.device,
                 ", ".join(filter(None, (layers, "output" if share.output else ""))),
-                f"{share.experts}",
-                f"{share.expert_bytes // MIB:,}",
+                *((f"{share.experts}", f"{share.expert_bytes // MIB:,}") if experts else ()),
             )
         )
-    return column_lines(("", "layers", "experts", "MiB"), rows, (False, False, True, True), unicode)
+    titles = ("", "layers", *(("experts", "MiB") if experts else ()))
+    return column_lines(titles, rows, (False, False, *((True, True) if experts else ())), unicode)
 
 
 def _shell(words: Iterable[str]) -> str:

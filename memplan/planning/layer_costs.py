@@ -23,11 +23,14 @@ from memplan.llama.weights import INPUT, OUTPUT, ModelTensor
 from memplan.question import Question
 
 _EXPERTS = re.compile(r"blk\.[0-9]+\.ffn_([a-z_]+)_exps\.")
+_FEED_FORWARD = re.compile(r"blk\.[0-9]+\.ffn_(gate|up|down)\.weight")
 
 
 @dataclass(frozen=True, slots=True)
 class Expert:
     """The routed experts of one kind (``gate``, ``up``, ``down``) in one layer: what a plan moves as one.
+
+    Of a model without any it is the feed-forward weight of the kind, where parts of layers are looked at.
 
     ``names``: the weight, and its scales if it has any.  ``size``: bytes in a GPU's buffer.  ``nbytes``: bytes of data.
     """
@@ -84,9 +87,10 @@ class LayerCosts:
         return frozenset(e.kind for layer in self.experts for e in layer)
 
 
-def layer_costs_of(question: Question) -> LayerCosts | Refusal | None:
+def layer_costs_of(question: Question, feed_forward: bool = False) -> LayerCosts | Refusal | None:
     """The costs of a question; its flags are the user's own.
 
+    ``feed_forward``: whether feed-forward weights may be moved, in place of experts.
     A Refusal when llama.cpp would not load the model, None when no GPU is in use.
     """
     model, flags, machine = model_of(question), question.flags, workshop_of(question).machine
@@ -109,7 +113,8 @@ def layer_costs_of(question: Question) -> LayerCosts | Refusal | None:
     tensors = model.tensors.tensors
     all_names = tuple(t.name for t in tensors)
     matched = {i: rule for i, rule in matches(rules, all_names)} if rules else {}
-    share = max(hp.n_expert_used) / hp.n_expert if hp.n_expert else 1.0
+    movable = _FEED_FORWARD if feed_forward else _EXPERTS
+    share = max(hp.n_expert_used) / hp.n_expert if hp.n_expert and not feed_forward else 1.0
 
     n_items = hp.n_layer_all + 1
     dense, read = [0] * n_items, [0] * n_items
@@ -118,7 +123,7 @@ def layer_costs_of(question: Question) -> LayerCosts | Refusal | None:
     pinned_read: dict[int, int] = {}
     own = devices[0].buft
     for i, t in enumerate(tensors):
-        expert = _EXPERTS.match(t.name)
+        expert = movable.match(t.name)
         if i in matched:
             where = by_name.get(flags.overrides[matched[i]][1], -1)
             if where >= 0:

@@ -15,13 +15,14 @@ Rule = tuple[str, str]
 """A pattern and the buffer type it sends tensors to."""
 
 _EXPERT = re.compile(r"blk\.([0-9]+)\.ffn_([a-z_]+)_exps\.")
+_FEED_FORWARD = re.compile(r"blk\.([0-9]+)\.ffn_(gate|up|down)\.weight")
 
 
 def write_overrides(wanted: Mapping[str, str], names: Sequence[str]) -> list[Rule]:
     """Rules that send each tensor of ``wanted`` to its buffer type and match no other of ``names``.
 
-    ``wanted``: names of routed experts, and their buffer types. What the user has placed is matched by none of the
-    rules, so it does not matter which come first.
+    ``wanted``: names of routed experts, or of feed-forward weights alone, and their buffer types. What the user has
+    placed is matched by none of the rules, so it does not matter which come first.
     """
     rules: list[Rule] = []
     for buffer in dict.fromkeys(wanted[name] for name in names if name in wanted):
@@ -49,7 +50,8 @@ def matched(rules: Iterable[Rule], names: Iterable[str]) -> dict[str, str]:
 def _patterns(chosen: set[str], names: Sequence[str]) -> list[str]:
     """Patterns that match exactly ``chosen`` among ``names``, the shortest of several ways to group them."""
     kinds: dict[int, set[str]] = {}
-    parsed = {name: match for name in names if (match := _EXPERT.match(name))}
+    experts = any(map(_EXPERT.match, chosen))
+    parsed = {name: match for name in names if (match := (_EXPERT if experts else _FEED_FORWARD).match(name))}
     for name in chosen:
         match = parsed[name]
         kinds.setdefault(int(match[1]), set()).add(match[2])
@@ -57,7 +59,7 @@ def _patterns(chosen: set[str], names: Sequence[str]) -> list[str]:
     for match in parsed.values():
         there.setdefault(match[2], set()).add(int(match[1]))
     ways = [
-        [_pattern(layers, of, there) for of, layers in grouped.items()]
+        [_pattern(layers, of, there, experts) for of, layers in grouped.items()]
         for grouped in (_by_set(kinds), _by_kind(kinds, there), _full_first(kinds, there))
     ]
     ways.sort(key=lambda patterns: sum(len(p) + 5 for p in patterns))
@@ -100,9 +102,12 @@ def _full_first(kinds: Mapping[int, set[str]], there: Mapping[str, set[int]]) ->
     return {tuple(sorted(there)): full, **groups} if full else groups
 
 
-def _pattern(layers: set[int], of: tuple[str, ...], there: Mapping[str, set[int]]) -> str:
-    """One pattern for the experts ``of`` these kinds in these layers."""
+def _pattern(layers: set[int], of: tuple[str, ...], there: Mapping[str, set[int]], experts: bool) -> str:
+    """One pattern for the experts, or the feed-forward weights, ``of`` these kinds in these layers."""
     everywhere = set().union(*(there[kind] for kind in of))
+    if not experts:
+        what = f"ffn_{of[0]}" if len(of) == 1 else f"ffn_({'|'.join(of)})"
+        return what if layers >= everywhere else rf"\.{fold(layers, everywhere)}\.{what}"
     every_kind = all(kind in of for kind, at in there.items() if at & layers)
     what = "exps" if every_kind else f"{of[0]}_exps" if len(of) == 1 else f"({'|'.join(of)})_exps"
     if layers >= everywhere:

@@ -10,6 +10,7 @@ from memplan.backends.devices import RPC
 from memplan.errors import FlagError, shown
 from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
+from memplan.planning.feed_forward import in_parts
 from memplan.planning.fit_floor import no_less_than_fit
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout
@@ -125,8 +126,12 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         if kept is not None and found is not None and found.layout.first > kept.layout.first:
             more = found.weights - kept.weights, found.layout.first - kept.layout.first
             left_out += (_like_fit(more, (*chosen, *kept.args)),)
+        if found is not None:
+            costs, found = in_parts(search, costs, found, lambda of, candidate: token_ms(search, of, candidate))
     nearest: tuple[Change, ...] = ()
-    if in_full is None and found is not None:
+    if in_full is None and found is not None and not found.layout.first:
+        pass  # parts of layers are on the host, and their attention on GPUs
+    elif in_full is None and found is not None:
         nearest, count = changes_in_full(search, found.layout.no_op_offload)
         estimates += count
     elif in_full is None:
@@ -136,7 +141,7 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if found is None or costs is None:
         why, refused = _why(search, chosen), search.refused
         return NoPlan(fixed, why, nearest, refused, estimates + search.estimates, search.approximate)
-    shares = tuple(_shares(costs, found.layout))
+    shares = tuple(_shares(costs, found.layout, not search.model.hparams.n_expert))
     return Plan(
         fixed=fixed,
         args=(*chosen, *found.args),
@@ -168,11 +173,11 @@ def token_ms(search: Search, costs: LayerCosts, found: Candidate) -> float:
     return read + SPLIT_MS * found.estimate.splits[1] + slower
 
 
-def _shares(costs: LayerCosts, layout: Layout) -> Iterator[Share]:
+def _shares(costs: LayerCosts, layout: Layout, dense: bool) -> Iterator[Share]:
     last = costs.n_items - 1
     homes = layout.homes()
     count, size = [0] * (len(costs.devices) + 1), [0] * (len(costs.devices) + 1)
-    for layer in costs.experts:
+    for layer in () if dense else costs.experts:
         for e in layer:
             where = layout.place(e, homes[e.layer])
             count[where] += 1
@@ -239,18 +244,27 @@ def _notes(
     n_layer = search.model.hparams.n_layer
     # those that the user's flags place are not the plan's to count
     free = " that your flags do not place" if search.flags.overrides else ""
+    dense = not search.model.hparams.n_expert
+    held = "every layer" if dense else "the attention of every layer"
     if layout.first:
         reason = ""
         if costs.first is None and may_change:
-            reason = ": with these settings the GPUs cannot hold the attention of every layer"
+            reason = f": with these settings the GPUs cannot hold {held}"
         elif costs.first is None and not in_full:
-            reason = ": the GPUs cannot hold the attention of every layer, whatever the context"
+            reason = f": the GPUs cannot hold {held}, whatever the context"
         layers = min(layout.first, n_layer)
         output = " and the output layer" if layout.first > layers else ""
         all_but = f"the first {_count(layers, 'layer')}{output}"
         yield f"{all_but} {'is' if layers == 1 and not output else 'are'} on the host, caches and all{reason}"
-    if on_host.experts:
-        touched = sorted({e.layer for layer in costs.experts for e in layer if e.names[0] in layout.host})
+    touched = sorted({e.layer for layer in costs.experts for e in layer if e.names[0] in layout.host})
+    if dense and touched:
+        yield (
+            f"{_count(len(layout.host), 'feed-forward tensor')} of {_count(len(touched), 'layer')}"
+            f" {'is' if len(layout.host) == 1 else 'are'} on the host besides: each such layer costs two splits a token"
+        )
+    elif dense:
+        pass
+    elif on_host.experts:
         yield (
             f"{_mib(total - on_host.expert_bytes)} of {_mib(total)} of experts{free} are on GPUs; {on_host.experts} of"
             f" {_count(sum(share.experts for share in shares), 'expert tensor')}{free}"
@@ -262,16 +276,18 @@ def _notes(
     if layout.moved:
         one = len(layout.moved) == 1
         yield (
-            f"{len(layout.moved)} expert tensor{' is' if one else 's are'} on another GPU than"
+            f"{len(layout.moved)} {'feed-forward' if dense else 'expert'} tensor{' is' if one else 's are'} on another"
+            " GPU than"
             f" {'its' if one else 'their'} layer, since there is room"
         )
+    weights = "weights" if dense else "experts"
     if layout.no_op_offload:
         first = costs.names[0]
         yield (
-            f"--no-op-offload: {first} has no room for copies of experts, so those on the host are computed there for"
+            f"--no-op-offload: {first} has no room for copies of {weights}, so those on the host are computed there for"
             " prompts too, which is slow; another GPU in its place (CUDA_VISIBLE_DEVICES, -dev) may have"
         )
-    elif on_host.experts and search.flags.op_offload:
+    elif on_host.experts and not dense and search.flags.op_offload:
         gpus = search.machine.gpus
         own = next((i for i, device in enumerate(costs.devices) if not gpus[device].remote), None)
         if own is None:
