@@ -6,6 +6,7 @@ context's reservations.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,13 +21,14 @@ from memplan.ggml.sched import SchedAbortError
 from memplan.ggml.tallocr import OutOfFreeBlocksError
 from memplan.gguf.header import Header
 from memplan.llama import checks
-from memplan.llama.context import AS_RELEASED, ContextParams, GivenOut, Paths, Reservation
+from memplan.llama.context import AS_RELEASED, Context, ContextParams, GivenOut, Paths, Reservation
 from memplan.llama.flags import Flags, check_devices
 from memplan.llama.memory.base import Memory
-from memplan.llama.memory.kv import CacheBuilder
+from memplan.llama.memory.kv import CELL_PADDING, CacheBuilder
 from memplan.llama.override_use import WeightUse, weight_use
 from memplan.llama.placement import Placement, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, Refusal
+from memplan.llama.run_time import run_time
 from memplan.llama.server_memory import server_memory
 from memplan.llama.servers import server_notes, server_reasons
 from memplan.loaded import Made, Model, load, make_context
@@ -46,6 +48,7 @@ def estimate(
     without_ops: Iterable[str] = (),
     paths: Paths = AS_RELEASED,
     draft: Header | None = None,
+    filled: int | None = None,
 ) -> Estimate:
     """What llama.cpp would allocate for a model, or why it would not start.
 
@@ -55,10 +58,11 @@ def estimate(
         without_ops: ops that every GPU is made to refuse, by ggml's names.
         paths: fused ops that are asked for or ruled out; what is forced is not probed.
         draft: the model that drafts (``-md``), from ``read_model``.
+        filled: tokens that each slot holds when run time is counted; None: all that a slot can hold.
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    return answer(Question.of(header, flags, rig, release, without_ops, paths, draft)).estimate
+    return answer(Question.of(header, flags, rig, release, without_ops, paths, draft, filled)).estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ class _Work:
             return self._refusal(refusal)
         by_rows = flags.split_mode == "row" and self.release.cuda_splits_rows
         placed = replace(flags, split_mode="layer") if by_rows else flags
-        placement, buffers = self.workshop.place(model.tensors, hp.n_layer_all, placed)
+        placement, buffers = self.workshop.place(model.tensors, hp.n_layer_all, placed, self.mapped)
         if isinstance(placement, Refusal):
             return self._refusal(placement)
         if by_rows:
@@ -174,7 +178,7 @@ class _Work:
         params = ContextParams.of(flags, hp)
         memory = model.arch.memory(hp, CacheBuilder(hp, flags, params, placement), self.release)
         if not self.release.graphs_followed:
-            return Answer(self._estimate(params, placement, memory, NOTHING_RESERVED), model)
+            return Answer(self._estimate(params, placement, memory, NOTHING_RESERVED, None), model)
         refusal = model.arch.check_graph(hp, memory, self.release)
         if refusal is None and by_rows:
             gpus = zip(self.workshop.machine.gpus, self.rig.gpus, strict=True)
@@ -190,7 +194,8 @@ class _Work:
         made = Made(placement, memory, context)
         drafter = find_drafter(self.question, model, params)
         if not isinstance(drafter, Drafter):
-            return Answer(self._estimate(params, placement, memory, reserved), model, made, uncounted=drafter or "")
+            found = self._estimate(params, placement, memory, reserved, context)
+            return Answer(found, model, made, uncounted=drafter or "")
         drafts = self._draft(drafter, made, buffers)
         if drafter.layer_inputs:
             given = GivenOut(drafter.layer_inputs)
@@ -200,10 +205,15 @@ class _Work:
             )  # fmt: skip
             reserved = replace(context.reserve(), disabled=reserved.disabled)
             made = Made(placement, memory, context)
-        found = self._estimate(params, placement, memory, reserved)
+        found = self._estimate(params, placement, memory, reserved, context)
         if isinstance(drafts, Refusal):
             return Answer(replace(found, draft_refused=drafts), model, made)
         return Answer(self._with_draft(found, drafter, drafts), model, made, drafts.made)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the host's weights are pages of the file, as in a server that runs, which ``filled`` asks about."""
+        return bool(self.question.filled) and self.flags.load_mode in ("auto", "mmap", "mmap+mlock")
 
     def _draft(self, drafter: Drafter, made: Made, buffers: PlacedBuffers) -> DraftContext | Refusal:
         try:
@@ -221,9 +231,20 @@ class _Work:
         host = replace(found.host, draft=draft.used(buffers.keys() - set(self.rig.buffer_names)))
         return replace(found, draft=draft, devices=devices, host=host)
 
-    def _estimate(self, params: ContextParams, placement: Placement, memory: Memory, reserved: Reservation) -> Estimate:
+    def _estimate(
+        self,
+        params: ContextParams,
+        placement: Placement,
+        memory: Memory,
+        reserved: Reservation,
+        context: Context | None,
+    ) -> Estimate:
         compute, hp = _compute(reserved), self.model.hparams
-        buffers = buffer_uses(placement.model, memory.context, compute)
+        model = mapped_model(placement, self.model) if self.mapped else placement.model
+        filled = min(params.n_ctx_seq if self.question.filled is None else self.question.filled, params.n_ctx_seq)
+        unknown: dict[str, int | None] = {device.name: None for device in placement.devices}
+        taken = unknown if context is None else run_time(context, filled)
+        buffers = buffer_uses(model, memory.context, compute)
         return replace(
             self._blank(),
             n_ctx=params.n_ctx,
@@ -231,8 +252,10 @@ class _Work:
             n_batch=params.n_batch,
             n_ubatch=params.n_ubatch,
             buffers=buffers,
-            devices=device_uses(buffers, self.rig),
+            devices=device_uses(buffers, self.rig, taken, self.question.reserves),
             host=host_use(buffers, self.rig),
+            filled=filled,
+            unmodelled=tuple([name for name, size in taken.items() if size is None]),
             nodes=reserved.nodes,
             splits=reserved.splits,
             server=server_memory(hp, self.flags, params, self.model.arch.checkpoint(hp, memory, params.n_ctx_seq)),
@@ -259,6 +282,40 @@ class _Work:
             unified=self.rig.unified,
             without_ops=self.question.without_ops,
         )
+
+
+def short_at(found: Answer) -> int | None:
+    """Tokens a slot from which a GPU has too little left for what kernels take; None where that never comes.
+
+    Found in steps of 256, by which caches grow.
+    """
+    if found.made is None or not found.estimate.starts or found.estimate.fits:
+        return None
+    context = found.made.context
+
+    def fits(steps: int) -> bool:
+        taken = run_time(context, steps * CELL_PADDING)
+        return all(d.allocated + (taken.get(d.name) or 0) <= d.free for d in found.estimate.devices)
+
+    with gc_paused():
+        most = -(-found.estimate.filled // CELL_PADDING)
+        return min(found.estimate.filled, (bisect_left(range(most), True, key=lambda n: not fits(n))) * CELL_PADDING)
+
+
+def mapped_model(placement: Placement, model: Model) -> dict[str, int]:
+    """The model's buffers where the file is mapped: the host's is the range of each file that its weights span.
+
+    Follows ``get_mapping_range`` (src/llama-model-loader.cpp, v0.5.0).
+    """
+    ranges: dict[int, tuple[int, int]] = {}
+    for t in model.tensors.tensors:
+        if placement.tensors[t.role] is placement.cpu.buft:
+            info = model.header.tensors[t.name]
+            first, last = ranges.get(info.shard, (info.offset, 0))
+            ranges[info.shard] = min(first, info.offset), max(last, info.offset + info.nbytes)
+    sizes = {name: size for name, size in placement.model.items() if name != placement.cpu.buft.name}
+    span = sum(last - first for first, last in ranges.values())
+    return {**sizes, "CPU_Mapped": span} if ranges else sizes
 
 
 def _compute(reserved: Reservation) -> dict[str, int]:

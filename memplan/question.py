@@ -9,12 +9,23 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from memplan.backends.devices import Rig
+from memplan.backends.devices import CUDA, Rig
 from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
 from memplan.llama.context import AS_RELEASED, Paths
 from memplan.llama.flags import Flags
 from memplan.releases import Release, find_release
+
+KERNELS = 300 << 20
+"""Bytes that a CUDA device is to have left for the code of kernels, which is loaded as they are first used.
+
+llama.cpp's own breakdown has them in "unaccounted": 703 to 715 MiB in six public logs of RTX PRO 6000, 699 to 750 on
+RTX 5090 at small batches. Some 400 of it are taken already where ``--list-devices`` says what is free, since asking
+makes the CUDA context.
+"""
+
+UNKNOWN = 1024 << 20
+"""The same for a device whose kernels' scratch is in no rule: what llama.cpp's own ``--fit`` leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,8 @@ class Question:
         without_ops: ops that every GPU is made to refuse, by ggml's names.
         paths: fused ops that are asked for or ruled out; what is forced is not probed.
         notes: what is said with every estimate.  inexact: why none can be exact, whatever the flags.
+        filled: tokens that each slot holds when run time is counted; None: all that a slot can hold.
+        reserve: bytes to be left on each GPU for what no rule has; empty: ``KERNELS`` or ``UNKNOWN``.
     """
 
     loads: tuple[Load, ...]
@@ -47,6 +60,8 @@ class Question:
     release_note: str = ""
     notes: tuple[str, ...] = ()
     inexact: tuple[str, ...] = ()
+    filled: int | None = None
+    reserve: tuple[int, ...] = ()
 
     @staticmethod
     def of(
@@ -57,6 +72,7 @@ class Question:
         without_ops: Iterable[str] = (),
         paths: Paths = AS_RELEASED,
         draft: Header | None = None,
+        filled: int | None = None,
     ) -> Question:
         """The question of one model, and perhaps of one that drafts for it.
 
@@ -82,7 +98,12 @@ class Question:
         ops = tuple(dict.fromkeys(check_op(op) for op in without_ops))
         found, note = find_release(release) if isinstance(release, str) else (release, None)
         loads = (Load(header),) if draft is None else (Load(header), Load(draft, "draft"))
-        return Question(loads, flags, rig, found, ops, paths, note or "")
+        return Question(loads, flags, rig, found, ops, paths, note or "", filled=filled)
+
+    @property
+    def reserves(self) -> tuple[int, ...]:
+        """Bytes to be left on each GPU."""
+        return self.reserve or tuple([KERNELS if gpu.backend == CUDA else UNKNOWN for gpu in self.rig.gpus])
 
     @property
     def header(self) -> Header:

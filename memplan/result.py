@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from memplan.backends.devices import RPC, Rig
@@ -45,15 +45,30 @@ class DeviceUse:
     compute: int = 0
     draft: int = 0
     """What drafts: its weights, cache and compute buffer."""
+    run_time: int = 0
+    """What kernels take beside the buffers once slots hold ``Estimate.filled`` tokens: CUDA's pool, cuBLAS's
+    workspace."""
+    reserve: int = 0
+    """What should be left for what no rule has."""
 
     @property
-    def used(self) -> int:
-        """Weights, caches and the compute buffer, and what drafts, bytes."""
+    def allocated(self) -> int:
+        """Weights, caches and compute buffers, and what drafts, bytes: what llama.cpp allocates before requests."""
         return self.model + self.context + self.compute + self.draft
 
     @property
+    def used(self) -> int:
+        """All of that and what kernels take, bytes."""
+        return self.allocated + self.run_time
+
+    @property
+    def working(self) -> int:
+        """The compute buffer and what kernels take."""
+        return self.compute + self.run_time
+
+    @property
     def left(self) -> int:
-        """Free bytes once all is allocated; below 0 when it does not fit."""
+        """Free bytes once slots hold what they shall; below 0 when it does not fit."""
         return self.free - self.used
 
 
@@ -68,6 +83,11 @@ class HostUse:
     """The host's memory, if it is known."""
     draft: int = 0
     """What drafts, as far as it lies there."""
+
+    @property
+    def run_time(self) -> int:
+        """What the CPU's kernels take at run time is in no rule."""
+        return 0
 
     @property
     def used(self) -> int:
@@ -131,6 +151,12 @@ class Estimate:
     devices: tuple[DeviceUse, ...]
     """Every GPU of the rig, in order, used or not."""
     host: HostUse
+    filled: int = 0
+    """Tokens that each slot holds when run time is counted."""
+    short_at: int | None = None
+    """Tokens a slot from which a GPU is short, where llama.cpp starts and that was asked for."""
+    unmodelled: tuple[str, ...] = ()
+    """Devices whose run-time scratch no rule has: Vulkan's, Metal's and ROCm's, and the CPU."""
     n_batch: int = 0
     """Tokens of a batch (``llama_n_batch``), which the context limits."""
     n_ubatch: int = 0
@@ -171,10 +197,21 @@ class Estimate:
         return tuple(device for device in self.devices if device.left < 0)
 
     @property
-    def fits(self) -> bool:
-        """Whether llama.cpp starts and every buffer fits, the host's too if its memory is known."""
+    def starts(self) -> bool:
+        """Whether llama.cpp starts: every buffer fits, the host's too if its memory is known."""
+        too_small = any(device.allocated > device.free for device in self.devices)
         refused = self.refused or self.draft_refused
-        return refused is None and not self.short and not self.host_lacks
+        return refused is None and not too_small and not self.host_lacks
+
+    @property
+    def fits(self) -> bool:
+        """Whether llama.cpp starts, and has room for what kernels take once slots hold ``filled`` tokens."""
+        return self.starts and not self.short
+
+    @property
+    def tight(self) -> tuple[DeviceUse, ...]:
+        """The GPUs in use that have less left than their reserve."""
+        return tuple(device for device in self.devices if device.used and device.left < device.reserve)
 
     @property
     def host_lacks(self) -> int:
@@ -203,12 +240,20 @@ def buffer_uses(
     return {name: BufferUse(model.get(name, 0), context.get(name, 0), compute.get(name, 0)) for name in names}
 
 
-def device_uses(buffers: Mapping[str, BufferUse], rig: Rig) -> tuple[DeviceUse, ...]:
-    """The share of each of the rig's GPUs in ``buffers``."""
+def device_uses(
+    buffers: Mapping[str, BufferUse],
+    rig: Rig,
+    run_time: Mapping[str, int | None] | None = None,
+    reserves: Sequence[int] = (),
+) -> tuple[DeviceUse, ...]:
+    """The share of each of the rig's GPUs in ``buffers`` and in ``run_time``; ``reserves``: what each is to keep."""
     uses = []
-    for name, buffer, gpu in zip(rig.names, rig.buffer_names, rig.gpus, strict=True):
+    for i, (name, buffer, gpu) in enumerate(zip(rig.names, rig.buffer_names, rig.gpus, strict=True)):
         use = buffers.get(buffer, BufferUse())
-        uses.append(DeviceUse(name, gpu.description, gpu.total, gpu.free, use.model, use.context, use.compute))
+        taken = (run_time or {}).get(name) or 0
+        reserve = reserves[i] if reserves else 0
+        sizes = (use.model, use.context, use.compute, 0, taken, reserve)
+        uses.append(DeviceUse(name, gpu.description, gpu.total, gpu.free, *sizes))
     return tuple(uses)
 
 

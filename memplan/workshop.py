@@ -29,12 +29,14 @@ class Workshop:
         self.caches: dict[BufferType, Buffer] = {}
         self._placements: dict[tuple[object, ...], tuple[ModelTensors, Placement | Refusal, PlacedBuffers]] = {}
 
-    def place(self, tensors: ModelTensors, n_layer_all: int, flags: Flags) -> tuple[Placement | Refusal, PlacedBuffers]:
+    def place(
+        self, tensors: ModelTensors, n_layer_all: int, flags: Flags, mmap: bool = False
+    ) -> tuple[Placement | Refusal, PlacedBuffers]:
         """Where a model lies with these flags, remembered for all that differ in other settings alone."""
-        key = (id(tensors), n_layer_all, placing(flags))
+        key = (id(tensors), n_layer_all, placing(flags), mmap)
         known = self._placements.get(key)
         if known is None or known[0] is not tensors:
-            placement = place(tensors.tensors, n_layer_all, flags, self.machine)
+            placement = place(tensors.tensors, n_layer_all, flags, self.machine, mmap)
             known = tensors, placement, PlacedBuffers(placement, self)
             if len(self._placements) >= KEPT_PLACEMENTS:
                 del self._placements[next(iter(self._placements))]

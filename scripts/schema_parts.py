@@ -79,9 +79,19 @@ def estimate() -> Schema:
         total=number("its memory, bytes"),
         free=number("what of it is free before llama.cpp starts, bytes"),
     )
-    device["properties"]["draft"] = number("what drafts, on this GPU, bytes")
-    device["properties"]["left"] = number("free bytes once all is allocated, below 0 when it does not fit", None)
-    device["required"] += ["draft", "left"]
+    device["properties"] |= {
+        "draft": number("what drafts, on this GPU, bytes"),
+        "run_time": number("what kernels take: CUDA's pool and cuBLAS's workspace, bytes"),
+        "reserve": number("what should be left for what no rule has, bytes"),
+        "left": number("free bytes once slots hold what they shall, below 0 when it does not fit", None),
+    }
+    device["required"] += ["draft", "run_time", "reserve", "left"]
+    host = uses("what lies in the host's memory", draft=number("what drafts, bytes"))
+    host["properties"] |= {
+        "total": maybe(number("its size, bytes; null where it is not known")),
+        "short": number("what it lacks, for GPUs too whose memory is its own, bytes"),
+    }
+    host["required"] += ["total", "short"]
     buffers: Schema = {
         "type": "object",
         "description": "by buffer type; empty when llama.cpp would not start",
@@ -102,8 +112,19 @@ def estimate() -> Schema:
                 buffers={**buffers, "description": "by buffer type; model is 0 where an MTP block drafts"},
             )
         ),
+        run_time={
+            "type": "object",
+            "description": "what kernels take beside the buffers once slots hold filled tokens, by device, bytes",
+            "additionalProperties": number("CUDA's pool and cuBLAS's workspace"),
+        },
+        filled=number("tokens that each slot holds when run time is counted"),
         devices=many(device, "every GPU, in order"),
-        host=uses("what lies in the host's memory", draft=number("what drafts, bytes")),
+        host=host,
+        fits=switch("whether it starts, and has room for what kernels take"),
+        starts=switch("whether llama.cpp starts, and every buffer fits"),
+        tight=many(text("its name"), "GPUs with less left than their reserve"),
+        short_at=maybe(number("tokens a slot from which a GPU is short, where it starts and does not fit")),
+        run_time_not_modelled=many(text("its name"), "devices whose run-time scratch no rule has"),
         server=entry(
             "what llama-server may come to keep on the host beside that, bytes at most",
             outputs=number("logits that a batch hands back"),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from memplan.backends import cuda_fusion, cuda_pool, fattn
 from memplan.backends.buffers import CudaBuffer
 from memplan.backends.cuda_pool_device import pool_device
+from memplan.backends.devices import CUDA
 from memplan.ggml.backend import Backend
 from memplan.ggml.tensor import contiguous_above
 from memplan.gguf.types import BF16, BY_NAME, F16, F32, I32, I64, IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
@@ -96,7 +97,8 @@ class CudaBackend(Backend):
         self.cuda_buft = CudaBuffer(index, gpu, release)
         self.buft = self.cuda_buft
         self._cc = gpu.cc
-        self.pool = self.scratching = pool_device(gpu, release)
+        self.pool = pool_device(gpu, release)
+        self.scratching = self.pool if gpu.backend == CUDA else None
         rules: dict[str, Rule] = dict.fromkeys(_ALWAYS, _always)
         rules |= _RULES
         rules["FLASH_ATTN_EXT"] = self._flash_attn_ext
@@ -154,6 +156,10 @@ class CudaBackend(Backend):
     def scratch(self, t: Tensor) -> Scratch:
         """What the host code of ``t`` takes from the device's pool (``memplan.backends.cuda_pool``)."""
         return cuda_pool.scratch(t, self.pool)
+
+    def run_time_bytes(self, most: int, cublas: bool) -> int:
+        """The pool, and cuBLAS's workspace."""
+        return cuda_pool.pool_bytes(most) + (cuda_pool.workspace_bytes(self.pool) if cublas else 0)
 
     def _flash_attn_ext(self, t: Tensor) -> bool:
         return fattn.best_kernel(t, self._cc, self.release) != fattn.NONE

@@ -42,6 +42,8 @@ class Arguments:
     llama: str
     app: str
     without_ops: tuple[str, ...]
+    filled: str | None
+    reserve: str | None
     json: bool
     check: bool
     help: bool
@@ -143,6 +145,8 @@ def parse_arguments(
         llama=given.get("--llama", ["latest"])[-1],
         app=given.get("--app", [program or "server"])[-1],
         without_ops=tuple(given.get("--without-op", ())),
+        filled=given.get("--filled", [None])[-1],
+        reserve=given.get("--reserve", [None])[-1],
         json="--json" in given,
         check="--check" in given,
         help="--help" in given,

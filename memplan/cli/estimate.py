@@ -13,10 +13,12 @@ from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import about_machine, access_of, model_of, rig_of
 from memplan.errors import FlagError, shown
 from memplan.llama.context import Path, Paths
+from memplan.llama.flag_values import whole
 from memplan.llama.flags import check_devices, parse_flags
 from memplan.result import Estimate
 
 if TYPE_CHECKING:
+    from memplan.backends.devices import Rig
     from memplan.question import Question
 
 DOES_NOT_FIT = 1
@@ -48,9 +50,12 @@ def run(argv: Sequence[str]) -> int:
 
 def estimate_of(question: Question) -> Estimate:
     """The estimate, with what it changes that GPUs are made to refuse ops. Raises MemplanError."""
-    from memplan.estimator import answer
+    from memplan.estimator import answer, short_at
 
-    result = answer(question).estimate
+    found = answer(question)
+    result = found.estimate
+    if result.starts and not result.fits:
+        result = replace(result, short_at=short_at(found))
     if question.without_ops and question.rig.gpus and result.refused is None:
         from memplan.notes import ops_note
 
@@ -92,7 +97,19 @@ def read_question(arguments: Arguments) -> Question:
     paths = paths_of(arguments)
     notes, inexact = about_machine(machine)
     loads = (Load(open_model(model, access_of(arguments, model))),)
-    return Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact)
+    filled = None if arguments.filled is None else whole("--filled", arguments.filled, 0)
+    reserve = read_reserve(arguments, rig)
+    return Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
+
+
+def read_reserve(arguments: Arguments, rig: Rig) -> tuple[int, ...]:
+    """Bytes to be left on each GPU, from ``--reserve``; empty where it is not given. Raises FlagError."""
+    if arguments.reserve is None:
+        return ()
+    from memplan.planning.problem import one_each
+
+    mibs = [whole("--reserve", text, 0, 1 << 30) for text in arguments.reserve.split(",")]
+    return one_each("--reserve", mibs, len(rig.gpus))
 
 
 def paths_of(arguments: Arguments) -> Paths:

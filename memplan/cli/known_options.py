@@ -9,7 +9,9 @@ from typing import Final
 
 from memplan.cli.commands import DIRECT, TYPER
 
-VALUES: Final = ("--gpu", "--rig", "--host-mib", "--llama", "--app", "--without-op", "--timeout")
+VALUES: Final = (
+    "--gpu", "--rig", "--host-mib", "--llama", "--app", "--without-op", "--filled", "--reserve", "--timeout",
+)  # fmt: skip
 """memplan's options that take a value."""
 
 SWITCHES: Final = ("--no-gpu", "--json", "--check", "--no-cache")

@@ -32,7 +32,7 @@ Usage: memplan plan MODEL [llama-server's flags] [options]
 
 Options:
   --margin MIB[,MIB...]  what to leave free: on every GPU, or on each
-                         (1024, or what --fit-target says)
+                         (the reserve, or what --fit-target says)
   --search NAMES         choose these too, of c, ub, np, cache: as large as costs
                          no expert its place, or as small as must be; with np
                          each slot keeps the context that it had
@@ -43,8 +43,8 @@ Options:
   --host-bandwidth GB/S|KIND   as in 96 or 8xDDR4-3200; 2xDDR5-5600 by default
   -h, --help             print this
 
-  --gpu, --rig, --host-mib, --llama, --app, --without-op, --path, --indexer and
-  --hyper-connections are those of memplan estimate.
+  --gpu, --rig, --host-mib, --llama, --app, --without-op, --filled, --reserve,
+  --path, --indexer and --hyper-connections are those of memplan estimate.
 
 Examples:
   memplan plan deepseek-v4-flash --gpu "2*RTX 3090" -c 131072 -np 1
@@ -121,13 +121,13 @@ def _model_file(header: Header) -> tuple[str | None, str]:
 
 
 def read_margins(arguments: Arguments, question: Question) -> tuple[int, ...]:
-    """Bytes to leave on each GPU, from ``--margin``, else from ``--fit-target``, else 1024 MiB. Raises FlagError."""
-    from memplan.planning.problem import one_each, target_margins
+    """Bytes to leave on each GPU, from ``--margin``, ``--fit-target``, or the reserve. Raises FlagError."""
+    from memplan.planning.problem import default_margins, one_each
 
     count = len(question.rig.gpus)
     texts = arguments.own.get("--margin", ())
     if not texts:
-        return target_margins(question.flags, question.rig)
+        return default_margins(question)
     values = tuple(whole("--margin", part, 0, 1 << 30) for part in texts[-1].split(","))
     return one_each("--margin", values, count)
 

@@ -23,7 +23,7 @@ Usage: memplan preset list
 Options of --fit:
   --projector FILE|MIB  a multimodal projector beside the model, on the first GPU
   --draft MIB           what a draft model's context will take on each GPU
-  --growth MIB          for pools that grow at run time (512)
+  --growth MIB          for what kernels take at run time, in place of the rules
   --format args|ini     one line of flags (default), or keys of a preset
   --json                one JSON object
   -h, --help            print this
@@ -95,7 +95,7 @@ def _fit(arguments: Arguments) -> int:
     from memplan.cli.estimate import DOES_NOT_FIT, read_question
     from memplan.cli.plan import left_out
     from memplan.output.fit import fit_ini, fit_json, fit_remarks, fit_text, no_fit_text
-    from memplan.planning.fit import GROWTH_MIB, Extra, fit_preset
+    from memplan.planning.fit import Extra, fit_preset
     from memplan.planning.plan import Plan
     from memplan.planning.problem import Problem
     from memplan.planning.speed import find_bandwidths
@@ -106,7 +106,7 @@ def _fit(arguments: Arguments) -> int:
     extra = Extra(
         projector=_projector(arguments),
         draft=_mib(arguments, "--draft", 0),
-        growth=_mib(arguments, "--growth", GROWTH_MIB),
+        growth=_mib(arguments, "--growth", 0) if "--growth" in arguments.own else None,
     )
     question = read_question(arguments)
     written = sorted(FIT_FLAGS & question.flags.given)

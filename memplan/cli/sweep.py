@@ -42,8 +42,8 @@ Options:
                       gives, else of all that make sense (ctx, np, ub, ngl)
   --min NAME          the smallest, as of the layers whose experts are on the
                       host (ncmoe)
-  --margin MIB        with --max or --min: what to leave on every GPU, 0 unless
-                      given; a CUDA context takes some hundred
+  --margin MIB        with --max or --min: what to leave on every GPU, in place
+                      of the reserve (see --reserve of memplan estimate)
   --csv, --json       CSV, or one JSON object; sizes in bytes
   --check             exit with 1 when nothing fits
   -h, --help          print this
@@ -122,8 +122,10 @@ def _with_no_gpu(arguments: Arguments) -> Arguments:
 
 def _last_that_fits(arguments: Arguments, axes: list[Axis], option: str) -> int:
     name = arguments.own[option][0]
-    margin = whole("--margin", arguments.own.get("--margin", ("0",))[0], 0, 1 << 30) << 20
     sweeper = make_sweeper(arguments, axes)
+    given = arguments.own.get("--margin")
+    margin = None if given is None else whole("--margin", given[0], 0, 1 << 30) << 20
+    kept = max(sweeper.question.reserves, default=0) if margin is None else margin
     axis, values = candidates(sweeper, name, option)
     asked = axis in sweeper.axes
     if not asked:
@@ -133,7 +135,7 @@ def _last_that_fits(arguments: Arguments, axes: list[Axis], option: str) -> int:
 
     from memplan.output import largest as output
 
-    hunt = output.Hunt(axis, others, "smallest" if down else "largest", margin, asked)
+    hunt = output.Hunt(axis, others, "smallest" if down else "largest", kept, asked)
     rows = []
     with terminal.ProgressBar("searching") as bar:
         sweeper.on_ask = bar

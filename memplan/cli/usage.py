@@ -39,6 +39,13 @@ Options:
                      repeated. DeepSeek-V4 has indexer and hyper-connections
   --indexer WAY, --hyper-connections WAY
                      other spellings of --path indexer=WAY and so on
+  --filled N         tokens that each slot holds when the run time is counted;
+                     all that it can hold by default. With it the answer is of a
+                     server that runs, which maps its file (CPU_Mapped)
+  --reserve MIB[,MIB...]
+                     what should be left on every GPU, or on each, for what no
+                     rule has: the code of kernels, loaded as they are used. By
+                     default 300 on a CUDA device; with less left it is tight
   --offline          read no header from the network, only from the cache
   --no-cache         read headers from the network anew and keep none; what was
                      kept before is kept as it is there now

@@ -51,6 +51,7 @@ def _parts(before: Estimate, after: Estimate) -> Iterator[PartChange]:
         yield PartChange(name, "weights", a.model, b.model)
         yield PartChange(name, "context", a.context, b.context)
         yield PartChange(name, "compute", a.compute, b.compute)
+        yield PartChange(name, "run time", a.run_time, b.run_time)
 
 
 # --- weights, caches, states ------------------------------------------------------------------------------------------

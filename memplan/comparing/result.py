@@ -26,7 +26,7 @@ class PartChange:
 
     device: str
     """``CUDA0``, or ``host``."""
-    part: Literal["weights", "context", "compute"]
+    part: Literal["weights", "context", "compute", "run time"]
     before: int
     after: int
 

@@ -132,3 +132,7 @@ class Backend(ABC):
     def scratch(self, t: Tensor) -> Scratch:
         """What computing ``t`` takes at run time beside the compute buffer; see ``scratching``."""
         return Scratch()
+
+    def run_time_bytes(self, most: int, cublas: bool) -> int:
+        """Bytes that the device takes for all ops together, if one op held ``most`` at once."""
+        return most

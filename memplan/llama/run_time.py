@@ -50,6 +50,20 @@ def measure(context: Context, batches: Iterable[Batch]) -> list[DeviceScratch]:
     return found
 
 
+def run_time(context: Context, filled: int) -> dict[str, int | None]:
+    """Bytes that kernels take on each device once every slot holds ``filled`` tokens; None: not modelled.
+
+    A device's pool, and cuBLAS's workspace once a product goes through it. ``context`` has been reserved.
+    """
+    taken: dict[str, int | None] = {}
+    devices = context.devices.backends[:-1]  # the CPU is last
+    batches = prompt_batches(context.params, filled) if any(b.scratching is not None for b in devices) else ()
+    for backend, scratch in zip(devices, measure(context, batches), strict=False):
+        known = backend.scratching is not None
+        taken[backend.name] = backend.run_time_bytes(scratch.most, scratch.cublas) if known else None
+    return taken
+
+
 def _of_parts(context: Context, batch: Batch, found: list[DeviceScratch]) -> None:
     backends, layer_home = context.devices.backends, context.devices.layer_home
     graph = context.graphs.in_parts(batch, context.fused)
@@ -74,9 +88,12 @@ def _of_graph(context: Context, batch: Batch, found: list[DeviceScratch]) -> Non
 def prompt_batches(params: ContextParams, filled: int) -> tuple[Batch, ...]:
     """The ubatches of a prompt of ``filled`` tokens in the last slot: each size where the caches are fullest.
 
-    The other slots hold as much already.
+    The other slots hold as much already. A full context of one slot is what its reserve was made for.
     """
     filled = min(filled, params.n_ctx_seq)
+    even = filled % params.n_ubatch == params.n_batch % params.n_ubatch == 0
+    if filled == params.n_ctx and even and params.n_outputs_max == 1:
+        return (params.prompt_batch,)
     others = min(filled * (params.n_seq_max - 1), params.n_ctx - filled)
     ends: dict[int, int] = {}
     whole = filled // params.n_batch * params.n_batch

@@ -20,7 +20,7 @@ from memplan.sweeping.crossing import HOST, Crossing, crossing
 from memplan.sweeping.largest import CONTEXT_STEP
 from memplan.sweeping.sweep import Sweep, Sweeper
 
-BANDS = ("weights", "context", "compute")
+BANDS = ("weights", "context", "compute", "run time")
 """What a device's memory holds, from the bottom up."""
 
 STACK, LINES = "stack", "lines"
@@ -311,9 +311,10 @@ class _Maker:
                 ys = tuple(None if use is None else use.used for use in uses)
                 series.append(Series(self._label(key), xs, ys, *self._stroke(i, key)))
             else:
-                for k, band in enumerate(BANDS):
-                    parts = (None if use is None else (use.model, use.context, use.compute)[k] for use in uses)
-                    series.append(Series(band, xs, tuple(parts), k))
+                fields = ("model", "context", "compute", "run_time")
+                for k, (band, field) in enumerate(zip(BANDS, fields, strict=True)):
+                    parts = tuple([None if use is None else getattr(use, field) for use in uses])
+                    series.append(Series(band, xs, parts, k))
         if len({capacity.bytes for capacity in capacities}) == 1:
             capacities = [Capacity(capacities[0].bytes, capacities[0].label)]
         cards = dict.fromkeys(card_name(d.description) for e in self.estimates for d in e.devices if d.name == device)

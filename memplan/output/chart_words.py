@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from memplan.llama.flags import same_setting
-from memplan.output.table import DRIVER, OUTSIDE
+from memplan.output.table import CONTEXT, DRIVER
 from memplan.output.words import card_name, host_notes, printable
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis, Value
@@ -98,8 +98,10 @@ def notes_of(sweep: Sweep, axis: Axis) -> list[str]:
     started = [e for e in estimates if e.refused is None]
     names = [device.name for e in started for device in e.devices]
     if names:
-        first = OUTSIDE[0] if any(name.startswith("CUDA") for name in names) else DRIVER
-        notes.append(f"not included: {', '.join((first, *OUTSIDE[1:]))}")
+        outside = CONTEXT if any(name.startswith("CUDA") for name in names) else DRIVER
+        unknown = dict.fromkeys(name for e in started for name in e.unmodelled)
+        scratch = f", run-time scratch on {', '.join(unknown)}" if unknown else ""
+        notes.append(f"not included: {outside}{scratch}")
     notes += host_notes(estimates)
     return notes + [f"not exact: {why}" for why in dict.fromkeys(e.approximate for e in estimates if e.approximate)]
 

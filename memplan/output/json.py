@@ -24,6 +24,8 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
             "model": _summary(draft.model),
             "buffers": {name: _uses(use) for name, use in draft.buffers.items()},
         },
+        "run_time": {device.name: device.run_time for device in estimate.devices if device.run_time},
+        "filled": estimate.filled,
         "devices": [
             {
                 "name": device.name,
@@ -32,11 +34,23 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
                 "free": device.free,
                 **_uses(device),
                 "draft": device.draft,
+                "run_time": device.run_time,
+                "reserve": device.reserve,
                 "left": device.left,
             }
             for device in estimate.devices
         ],
-        "host": {**_uses(estimate.host), "draft": estimate.host.draft},
+        "host": {
+            **_uses(estimate.host),
+            "draft": estimate.host.draft,
+            "total": estimate.host.total,
+            "short": estimate.host_lacks,
+        },
+        "fits": estimate.fits,
+        "starts": estimate.starts,
+        "tight": [device.name for device in estimate.tight],
+        "short_at": estimate.short_at,
+        "run_time_not_modelled": list(estimate.unmodelled),
         "server": {
             "outputs": estimate.server.outputs,
             "checkpoint": estimate.server.checkpoint,

@@ -133,7 +133,8 @@ def summary(plan: Plan) -> list[str]:
     for device in estimate.devices:
         lines.append(
             f"{device.name} {device.description}: model {device.model}, context {device.context},"
-            f" compute {device.compute} bytes; {device.left // MIB} MiB left of {device.free // MIB}"
+            f" compute {device.compute}, run time {device.run_time} bytes;"
+            f" {device.left // MIB} MiB left of {device.free // MIB}"
         )
     host = estimate.host
     lines.append(f"host: model {host.model}, context {host.context}, compute {host.compute} bytes")

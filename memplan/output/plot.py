@@ -44,7 +44,7 @@ FINE = 12
 HOLLOW = "a hollow dot: what would fit on that device alone, while another is short already"
 
 _TICK, _TITLE, _NOTE, _ANSWER = 8.0, 9.0, 7.0, 9.0
-_BAND_KEY = 2.45
+_BAND_KEY = 3.3
 _PANEL = 2.2
 
 

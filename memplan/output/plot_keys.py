@@ -118,7 +118,7 @@ def draw_band_key(figure: Any, theme: Theme, y: float) -> None:
     handles = [Patch(color=colour, label=band) for band, colour in zip(BANDS, theme.bands, strict=True)]
     figure.legend(
         handles=handles, loc="upper right", bbox_to_anchor=(1 - EDGE / width, 1 - y / height), fontsize=8,
-        frameon=False, ncols=3, labelcolor=theme.text, handlelength=1.0, handleheight=0.9, columnspacing=1.2,
+        frameon=False, ncols=len(BANDS), labelcolor=theme.text, handlelength=1.0, handleheight=0.9, columnspacing=1.2,
         borderpad=0.2, borderaxespad=0,
     )  # fmt: skip
 

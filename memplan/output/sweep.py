@@ -72,7 +72,8 @@ def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = Fals
 def sweep_csv(sweep: Sweep) -> str:
     """A row a point, sizes in bytes: the axes, the release, what each GPU and the host take, whether it fits."""
     names = device_names(point.estimate for point in sweep.points)
-    columns = [f"{name} {part}" for name in names for part in ("model", "context", "compute", "free", "left")]
+    parts = ("model", "context", "compute", "run time", "free", "left")
+    columns = [f"{name} {part}" for name in names for part in parts]
     head = [axis.name for axis in sweep.axes] + ["release", "n_ctx", "n_ctx_seq", *columns]
     rows: list[list[object]] = []
     for point in sweep.points:
@@ -82,9 +83,11 @@ def sweep_csv(sweep: Sweep) -> str:
         for name in names:
             d = by_name.get(name)
             if d is None:
-                row += [""] * 5
+                row += [""] * 6
+            elif e.refused:
+                row += ["", "", "", "", d.free, ""]
             else:
-                row += ["", "", "", d.free, ""] if e.refused else [d.model, d.context, d.compute, d.free, d.left]
+                row += [d.model, d.context, d.compute, d.run_time, d.free, d.left]
         row += [""] * 3 if e.refused else [e.host.model, e.host.context, e.host.compute]
         row += [e.fits, e.exact, e.refused.kind if e.refused else ""]
         rows.append(row)
@@ -185,7 +188,7 @@ def closing_notes(estimates: Iterable[Estimate]) -> list[str]:
     return [
         *refusals,
         *host_notes(estimates),
-        *(["not included: the CUDA context of each process, pools that grow at run time"] if uncounted else []),
+        *(["not included: the CUDA context and the code of kernels (see --reserve)"] if uncounted else []),
         *contexts,
         *(f"not exact: {why}" for why in reasons),
     ]

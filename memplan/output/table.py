@@ -14,13 +14,18 @@ from memplan.backends.devices import CUDA
 from memplan.output.words import card_name, mib, model_line, printable, settings_line, to_text, verdict_line
 from memplan.result import DeviceUse, Estimate, HostUse
 
-OUTSIDE = ("the CUDA context of each process", "pools that grow at run time")
-"""What llama.cpp or the driver takes outside llama.cpp's buffers."""
+CONTEXT = "the CUDA context and the code of kernels (see --reserve)"
+"""What is outside of llama.cpp's buffers and of what kernels take on a CUDA device."""
 
 DRIVER = "what the GPU's driver keeps for itself"
-"""The first of these where there is no CUDA device."""
+"""The same where there is no CUDA device."""
 
-_PARTS = (("model", "█", "#", "blue"), ("context", "▓", "=", "magenta"), ("compute", "▒", "+", "yellow"))
+_PARTS = (
+    ("model", "█", "#", "blue", "weights"),
+    ("context", "▓", "=", "magenta", "context"),
+    ("compute", "▒", "+", "yellow", "compute"),
+    ("run_time", "▚", "*", "cyan", "run time"),
+)
 
 
 def render_table(estimate: Estimate, *, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
@@ -50,6 +55,7 @@ def _rows(estimate: Estimate, width: int, unicode: bool) -> list[Text | str]:
         ("weights", "blue", [mib(use.model) for use in uses]),
         ("context", "magenta", [mib(use.context) for use in uses]),
         ("compute", "yellow", [mib(use.compute) for use in uses]),
+        ("run time", "cyan", _run_times(estimate)),
         ("total", "", [mib(use.total) for use in uses]),
         ("free", "", [*(mib(device.free) for device in estimate.devices), ""]),
         ("left", "green", [mib(use.left) for use in uses]),
@@ -88,8 +94,15 @@ def _rows(estimate: Estimate, width: int, unicode: bool) -> list[Text | str]:
         bar = _bar(estimate.devices[i], bar_width, unicode) if i < len(estimate.devices) else None
         lines.append(row(name, cards[i], [(cells[i], style) for _, style, cells in figures], bar))
     if bar_width:
-        lines.append(_legend(unicode))
+        lines.append(_legend(estimate, unicode))
     return lines
+
+
+def _run_times(estimate: Estimate) -> list[str]:
+    """What kernels take of each GPU, for a column; nothing where that is not modelled, or not counted."""
+    if not any(device.run_time for device in estimate.devices):
+        return [""] * (len(estimate.devices) + 1)
+    return [*("?" if d.name in estimate.unmodelled else mib(d.run_time) for d in estimate.devices), ""]
 
 
 def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
@@ -97,7 +110,7 @@ def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
     bar = Text()
     scale = max(device.free, device.used, 1)
     done = drawn = 0
-    for field, block, ascii_block, style in _PARTS:
+    for field, block, ascii_block, style, _ in _PARTS:
         done += getattr(device, field)
         end = (done * width + scale // 2) // scale
         bar.append((block if unicode else ascii_block) * (end - drawn), "red" if device.left < 0 else style)
@@ -106,18 +119,20 @@ def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
     return bar
 
 
-def _legend(unicode: bool) -> Text:
+def _legend(estimate: Estimate, unicode: bool) -> Text:
     legend = Text()
-    for _, block, ascii_block, style in _PARTS:
-        legend.append(block if unicode else ascii_block, style)
-        legend.append({"blue": " weights  ", "magenta": " context  ", "yellow": " compute  "}[style], "dim")
+    for field, block, ascii_block, style, name in _PARTS:
+        if field != "run_time" or any(device.run_time for device in estimate.devices):
+            legend.append(block if unicode else ascii_block, style)
+            legend.append(f" {name}  ", "dim")
     legend.append(("░" if unicode else ".") + " left of what is free", "dim")
     return legend
 
 
 def _verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
     refused = estimate.refused
-    yield verdict_line(estimate), "bold green" if estimate.fits else "bold red"
+    style = "bold red" if not estimate.fits else "bold yellow" if estimate.tight else "bold green"
+    yield verdict_line(estimate), style
     if refused is not None:
         if refused.title != refused.message:
             yield f"it says: {refused.message}", ""
@@ -131,8 +146,10 @@ def _notes(estimate: Estimate) -> Iterator[str]:
     yield from estimate.notes
     if estimate.refused is None:
         cuda = any(device.name.startswith(CUDA) for device in estimate.devices)
-        context = OUTSIDE[:1] if cuda else (DRIVER,) if estimate.devices else ()
-        outside = [*context, *OUTSIDE[1:], *estimate.flags.not_included, *_server(estimate)]
+        context = (CONTEXT,) if cuda else (DRIVER,) if estimate.devices else ()
+        scratch = [*(estimate.unmodelled or ()), "the CPU"]
+        unknown = f"the scratch of kernels on {' and '.join(scratch)}, which no rule has"
+        outside = [*context, unknown, *estimate.flags.not_included, *_server(estimate)]
         yield f"not included: {', '.join(outside)}"
 
 

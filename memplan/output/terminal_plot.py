@@ -13,7 +13,7 @@ from memplan.output.chart import LINES, Chart, Panel
 from memplan.output.chart_words import TIMES
 from memplan.output.words import to_text, tokens_label
 
-_BANDS = (("█", "#", "blue"), ("▓", "=", "cyan"), ("▒", "+", "yellow"))
+_BANDS = (("█", "#", "blue"), ("▓", "=", "magenta"), ("▒", "+", "yellow"), ("▚", "*", "cyan"))
 _LINES = (
     ("●", "o", "blue"),
     ("▲", "x", "red"),

@@ -72,6 +72,11 @@ def verdict_line(estimate: Estimate) -> str:
         short = [f"{name} is {mib(size, up=True)} MiB short" for name, size in estimate.shortages]
         if host.left is not None and host.left < 0:
             short[-1] += mapped(estimate)
+        if estimate.starts:
+            first = estimate.short_at
+            since = f" (from {first:,} tokens on)" if first is not None and first < estimate.filled else ""
+            lacks = ", ".join(f"{mib(size, up=True)} MiB short on {name}" for name, size in estimate.shortages)
+            return f"starts, and is {lacks} once a slot holds {estimate.filled:,} tokens{since}"
         return f"does not fit: {', '.join(short) or 'GPUs and host together need more than their one memory'}"
     if not used:
         unused = "; no GPU is used" if estimate.devices else ""
@@ -80,7 +85,17 @@ def verdict_line(estimate: Estimate) -> str:
     which = f", the least of {len(used)} GPUs" if len(used) > 1 else ""
     unused = f" ({len(estimate.devices) - len(used)} more not used)" if len(used) < len(estimate.devices) else ""
     unchecked = f"; the host needs {mib(host.used)} MiB (not checked)" if host_unchecked(estimate) else ""
-    return f"fits: {mib(tight.left)} MiB left on {tight.name}{which}{unused}{unchecked}"
+    return f"{fits_words(estimate)}: {mib(tight.left)} MiB left on {tight.name}{which}{unused}{unchecked}"
+
+
+def fits_words(estimate: Estimate) -> str:
+    """How an estimate fits: as it is, tightly, or but for what is not modelled."""
+    if estimate.unmodelled:
+        return "fits, but for run time, which is not modelled there"
+    if not estimate.tight:
+        return "fits"
+    most = max(device.reserve for device in estimate.tight)
+    return f"fits, but is tight, with less left than the {mib(most)} MiB that the code of kernels takes (--reserve)"
 
 
 def mapped(estimate: Estimate) -> str:

@@ -65,7 +65,8 @@ def _changes(search: Search, found: Estimate) -> Iterator[Advice]:
     flags = search.flags
 
     def fits(words: Words) -> bool:
-        return search.estimate(words).fits
+        changed = search.estimate(words)
+        return changed.fits and not changed.tight
 
     def advice(words: Words) -> Advice:
         changed = search.estimate(words)
@@ -85,7 +86,7 @@ def _changes(search: Search, found: Estimate) -> Iterator[Advice]:
         if first is not None:
             also = (own, search.estimate(own)) if first == one and fits(own) else None
             yield replace(advice(first), also=also)
-    single: list[Words] = []
+    single: list[Words] = [("-fa", "on")] if flags.flash_attn == "off" else []
     costs = search.costs()
     if found.pipeline_parallel and costs is not None:
         single.append(("-ot", f"output_norm={costs.names[search.default_layout(costs).homes()[-1]]}"))

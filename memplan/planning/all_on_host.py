@@ -58,7 +58,7 @@ class AllExpertsOnHost:
                 return False
             if self.take(layout, answer):
                 return True
-            seen = [answer.devices[d].compute for d in self.costs.devices]
+            seen = [answer.devices[d].working for d in self.costs.devices]
             if len(firsts) == 1:  # else layers may go from GPU to GPU and back for ever
                 seen = list(map(max, seen, computes))
             if seen == computes:

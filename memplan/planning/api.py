@@ -8,7 +8,7 @@ from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
 from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
-from memplan.planning.problem import Problem, target_margins
+from memplan.planning.problem import Problem, default_margins
 from memplan.planning.speed import find_bandwidths
 from memplan.question import Question
 from memplan.releases import Release
@@ -29,7 +29,8 @@ def plan(
     Args:
         header: the model, from ``read_model``.  rig: the GPUs; bandwidths that it has rank placements.
         flags: llama-server's flags that are kept, as words: ``["-c", "65536", "-np", "1"]``.
-        margin_mib: what to leave free, on every GPU or on each; None for what ``--fit-target`` says, or 1024.
+        margin_mib: what to leave free, on every GPU or on each; None for what ``--fit-target``
+            says, or the reserve: 300 MiB on CUDA.
         search: what may be chosen too, of ``c``, ``ub``, ``np``, ``cache``.
         release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.
     Returns:
@@ -46,7 +47,7 @@ def plan(
     words, names = _words("flags", flags), _words("search", search)
     parsed = parse_flags(words, app)
     question = Question.of(header, parsed, rig, release, without_ops)
-    margins = target_margins(parsed, rig) if margin_mib is None else _margins(margin_mib, rig)
+    margins = default_margins(question) if margin_mib is None else _margins(margin_mib, rig)
     return make_plan(Problem(question, margins, find_bandwidths(rig.gpus, (), rig.host_bandwidth)), names)
 
 

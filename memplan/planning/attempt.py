@@ -232,7 +232,7 @@ class Attempt:
         return self.search.estimate(layout_args(layout, self.costs))
 
     def _computes(self, found: Estimate) -> list[int]:
-        return [found.devices[d].compute for d in self.costs.devices]
+        return [found.devices[d].working for d in self.costs.devices]
 
     def _candidate(self, layout: Layout, found: Estimate) -> Candidate | None:
         """The layout, if it leaves the margins; whether the host has room is for ``_settled``."""

@@ -50,9 +50,9 @@ class Estimates:
     def least_computes(self, like: Estimate) -> list[int]:
         """Bytes of each GPU's compute buffer in ``like``; of the first, the least that copies of experts have taken."""
         devices = [] if self._ledger is None else self._ledger.devices
-        computes = [like.devices[d].compute for d in devices]
+        computes = [like.devices[d].working for d in devices]
         seen = [
-            found.devices[devices[0]].compute
+            found.devices[devices[0]].working
             for args, found in self._known.items()
             if found.refused is None and "-ot" in args and "--no-op-offload" not in args
         ]

@@ -12,17 +12,9 @@ from dataclasses import dataclass, replace
 from memplan.backends.devices import CUDA, METAL, Gpu
 from memplan.llama.servers import rpc_words
 from memplan.planning.nearest import PLACEMENT
-from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
+from memplan.planning.plan import DEFAULT_MARGIN, MIB, NoPlan, Plan, make_plan
 from memplan.planning.problem import Problem
 from memplan.planning.search import Search
-
-GROWTH_MIB = 512
-"""For pools that grow at run time, such as cuBLAS's and the flash attention kernels'."""
-
-LAZY_MIB = 256
-"""For what a CUDA context still takes after ``--fit`` has looked: kernels are loaded when they are first used.
-
-Other backends compile theirs then; what that takes is not known, and taken to be as much."""
 
 PROJECTOR_WORK_MIB = 512
 """For a projector's own compute buffer, beside its weights."""
@@ -33,11 +25,11 @@ LEAST_CONTEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """What will be on the first GPU beside the model, MiB, and what each GPU may grow by."""
+    """What will be on the first GPU beside the model, MiB, and what each GPU may grow by; None: as kernels take."""
 
     projector: int = 0
     draft: int = 0
-    growth: int = GROWTH_MIB
+    growth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +63,13 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
     """Margins for a rig, and what speaks against ``--fit`` there. Raises MemplanError."""
     search = Search(problem)
     flags = search.flags
-    targets = [LAZY_MIB + extra.growth] * len(problem.rig.gpus)
+    growth = _growth(problem) if extra.growth is None else extra.growth
+    reserves = [-(-reserve // MIB) for reserve in problem.question.reserves]
+    targets = [reserve + growth for reserve in reserves]
+    kept = " and ".join(map(str, dict.fromkeys(reserves)))
     reasons = [
-        f"{LAZY_MIB} MiB for {_kernels(problem.rig.gpus)}",
-        f"{extra.growth} MiB for pools that grow at run time",
+        f"{kept} MiB for {_kernels(problem.rig.gpus)}",
+        f"{growth} MiB for what kernels take at run time",
     ]
     if targets and extra.projector:
         targets[0] += extra.projector + PROJECTOR_WORK_MIB
@@ -82,7 +77,8 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
     if targets and extra.draft:
         targets = [target + extra.draft for target in targets]
         reasons.append(f"{extra.draft} MiB on every GPU for a draft model's context")
-    plan = make_plan(replace(problem, margins=tuple(target * MIB for target in targets)))
+    # the plan counts run time itself
+    plan = make_plan(replace(problem, margins=tuple((target - growth) * MIB for target in targets)))
     return FitPreset(
         targets=tuple(targets),
         fit_ctx=flags.n_ctx or LEAST_CONTEXT,
@@ -91,6 +87,14 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
         plan=plan,
         servers=rpc_words(flags, problem.rig),
     )
+
+
+def _growth(problem: Problem) -> int:
+    """MiB that kernels take of the GPU that needs most: ``--fit`` may put any layer on any GPU."""
+    plan = make_plan(replace(problem, margins=problem.question.reserves))
+    if isinstance(plan, NoPlan):
+        return DEFAULT_MARGIN
+    return -(-max([device.run_time for device in plan.estimate.devices], default=0) // MIB)
 
 
 def _kernels(gpus: Sequence[Gpu]) -> str:

@@ -184,7 +184,7 @@ class _Replay:
         found = self.search.estimate(args)
         if found.refused is not None or self.count > MOST_ESTIMATES:
             raise _GaveUp
-        return [found.devices[d].used for d in self.costs.devices]
+        return [found.devices[d].allocated for d in self.costs.devices]
 
     def _load(self, shares: Sequence[_Share], overflow: Sequence[str]) -> list[int]:
         return self._ask(self._args(shares, overflow))

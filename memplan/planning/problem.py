@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError
-from memplan.llama.flags import Flags
+from memplan.llama.flags import Flags, same_setting
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths
 from memplan.question import Question
@@ -81,9 +81,11 @@ def fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
 MIB = 1 << 20
 
 
-def target_margins(flags: Flags, rig: Rig) -> tuple[int, ...]:
-    """Bytes to leave on each GPU, as ``--fit-target`` says: 1024 MiB unless it is given. Raises FlagError."""
-    return one_each("--fit-target", flags.fit_target, len(rig.gpus))
+def default_margins(question: Question) -> tuple[int, ...]:
+    """Bytes to leave on each GPU: what ``--fit-target`` says where it is given, else the reserve. Raises FlagError."""
+    if same_setting("--fit-target") & question.flags.given:
+        return one_each("--fit-target", question.flags.fit_target, len(question.rig.gpus))
+    return question.reserves
 
 
 def one_each(flag: str, mibs: Sequence[int], gpus: int) -> tuple[int, ...]:

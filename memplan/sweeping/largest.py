@@ -54,23 +54,23 @@ class Largest:
     first: int
 
 
-def slack(estimate: Estimate, margin: int = 0) -> int | None:
+def slack(estimate: Estimate, margin: int | None = None) -> int | None:
     """Bytes left on the device that has least, the host too if its memory is known; None when refused.
 
-    ``margin`` bytes of each GPU are not counted as left.
+    ``margin`` bytes of each GPU are not counted as left; None: its reserve.
     """
     if estimate.refused is not None:
         return None
-    left = [device.left - margin for device in estimate.devices]
+    left = [device.left - (device.reserve if margin is None else margin) for device in estimate.devices]
     if estimate.host.left is not None:
         left.append(estimate.host.left)
     return min(left, default=0)
 
 
-def largest(candidates: Sequence[int], ask: Callable[[int], Estimate], margin: int = 0) -> Largest:
+def largest(candidates: Sequence[int], ask: Callable[[int], Estimate], margin: int | None = None) -> Largest:
     """The last of ``candidates`` (in order, rising for the largest) that fits, as ``ask`` answers.
 
-    ``margin``: bytes that are to be left on every GPU.
+    ``margin``: bytes that are to be left on every GPU; None: its reserve.
     """
     known: dict[int, Estimate] = {}
 
@@ -157,7 +157,7 @@ def _all_that_make_sense(question: Question, flag: str) -> range:
 
 
 def largest_of(
-    sweeper: Sweeper, axis: Axis, values: Sequence[int], others: tuple[Value, ...], margin: int = 0
+    sweeper: Sweeper, axis: Axis, values: Sequence[int], others: tuple[Value, ...], margin: int | None = None
 ) -> Largest:
     """The last of ``values`` that fits with one combination of all other axes' values, in their order."""
     at = sweeper.axes.index(axis)
@@ -174,7 +174,7 @@ def find_limit(
     name: str = "ctx",
     values: str | Sequence[int] | None = None,
     bound: Bound = "largest",
-    margin: int = 0,
+    margin: int | None = None,
     release: str = "latest",
     without_ops: Iterable[str] = (),
     app: str = "server",
@@ -186,7 +186,7 @@ def find_limit(
         flags: llama-server's flags, as words; that of the setting is replaced.
         name: the setting: ``ctx``, ``np``, ``ub`` or any flag that takes a number.
         values: those to try, as ``[4096, 8192]`` or ``"4096:65536:4096"``; by default all that make sense.
-        bound: ``largest`` or ``smallest``.  margin: bytes to leave on every GPU.
+        bound: ``largest`` or ``smallest``.  margin: bytes to leave on every GPU; None: 300 MiB on CUDA.
         release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.
     Raises:
         MemplanError: a setting, value, flag or device that cannot be, in one line.

@@ -148,7 +148,7 @@ def test_margins_for_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*line, "--projector", "900"]) == 0
     out, err = capsys.readouterr()
     assert out == "--fit on --fit-target 2180 --fit-ctx 65536\n"
-    assert "MiB for pools that grow at run time" in err
+    assert "MiB for what kernels take at run time" in err
     assert main([*line, "--format", "ini"]) == 0
     assert "fit-target = 768" in capsys.readouterr().out
     assert main([*line, "--json"]) == 0

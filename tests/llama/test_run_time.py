@@ -62,7 +62,8 @@ def params(n_ctx: int = 16384, n_seq_max: int = 1, unified: bool = False, n_ubat
 
 
 def test_a_prompt_is_cut_into_ubatches_and_each_size_counts_where_the_caches_are_fullest() -> None:
-    assert prompt_batches(params(), 16384) == (Batch(512, 1, 1, 16384),)
+    assert prompt_batches(params(), 16384) == (params().prompt_batch,) == (Batch(512, 1, 1),)
+    assert prompt_batches(params(), 15872) == (Batch(512, 1, 1, 15872),)
     assert prompt_batches(params(), 5000) == (Batch(512, 1, 1, 4608), Batch(392, 1, 1, 5000))
     assert prompt_batches(params(n_ubatch=1500), 4500) == (
         Batch(1500, 1, 1, 3548),

@@ -108,7 +108,7 @@ def test_hosts_and_many_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     many = make_chart(*swept(monkeypatch, [CTX], rig=Rig(RIG.gpus * 4)), "ctx")
     assert [panel.device for panel in many.panels] == [f"CUDA{i}" for i in range(2, 8)]
     assert many.notes[0] == "the 6 fullest of 8 devices"
-    assert many.notes[1:] == ("not included: the CUDA context of each process, pools that grow at run time",)
+    assert many.notes[1:] == ("not included: the CUDA context and the code of kernels (see --reserve)",)
     assert alone.answers[0].startswith("needs up to ") and "--host-mib" in alone.answers[0]
 
 

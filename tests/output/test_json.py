@@ -10,16 +10,20 @@ from tests.estimates import MIB, REFUSAL, made_up
 def test_the_object_has_the_contracts_keys() -> None:
     answer = json.loads(render_json(made_up()))
     assert list(answer) == [
-        "model", "llama", "app", "n_ctx", "n_ctx_seq", "buffers", "draft", "devices", "host", "server", "graph",
+        "model", "llama", "app", "n_ctx", "n_ctx_seq", "buffers", "draft", "run_time", "filled", "devices", "host",
+        "fits", "starts", "tight", "short_at", "run_time_not_modelled", "server", "graph",
         "disabled", "pipeline_parallel", "exact", "notes", "refused",
     ]  # fmt: skip
     assert answer["buffers"]["CUDA0"] == {"model": 20111 * MIB, "context": 900 * MIB, "compute": 2184 * MIB}
     assert list(answer["devices"][0]) == [
-        "name", "description", "total", "free", "model", "context", "compute", "draft", "left",
+        "name", "description", "total", "free", "model", "context", "compute", "draft", "run_time",
+        "reserve", "left",
     ]  # fmt: skip
     assert answer["devices"][0]["left"] == (23868 - 20111 - 900 - 2184) * MIB
     assert answer["draft"] is None
-    assert answer["host"] == {"model": 1015 * MIB, "context": 3 * MIB, "compute": 33 * MIB, "draft": 0}
+    assert answer["host"] == {
+        "model": 1015 * MIB, "context": 3 * MIB, "compute": 33 * MIB, "draft": 0, "total": 131072 * MIB, "short": 0,
+    }  # fmt: skip
     assert answer["graph"] == {"nodes": [8349, 8349], "splits": [3, 3]}
     assert (answer["llama"], answer["app"], answer["exact"], answer["refused"]) == ("v0.5.0", "server", True, None)
 

@@ -26,7 +26,7 @@ def test_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[6].split()[:4] == ["4", f"{last:,}", lines[6].split()[2], "CUDA1"]
     assert f"{last + 4096:,} is short: CUDA1" in lines[6]
     assert "found by bisection" in lines[8]
-    assert "not included: the CUDA context of each process" in lines[-1]
+    assert "not included: the CUDA context and the code of kernels" in lines[-1]
     table = list(csv.DictReader(io.StringIO(largest_csv(hunt, rows))))
     assert (table[1]["largest ctx"], table[1]["on"], table[1]["next"]) == (str(last), "CUDA1", str(last + 4096))
     assert int(table[1]["next left"]) < 0 <= int(table[1]["least left"])

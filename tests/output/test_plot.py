@@ -125,8 +125,8 @@ def test_every_colour_can_be_told_from_its_ground() -> None:
             low, high = sorted((ground, luminance(colour)))
             assert (high + 0.05) / (low + 0.05) > 2, colour
         # bands that touch differ in brightness too, for print
-        a, b, c = (luminance(colour) for colour in theme.bands)
-        assert abs(a - b) > 0.15
+        a, b, c, d = (luminance(colour) for colour in theme.bands)
+        assert abs(a - b) > 0.15 and abs(c - d) > 0.05
         assert len(set(theme.lines)) == len(theme.lines)
         assert c != b
 

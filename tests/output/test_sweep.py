@@ -26,7 +26,7 @@ def test_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-3:] == [
         "2 of 4 fit",
         "the context is that of all slots together: each has its part",
-        "not included: the CUDA context of each process, pools that grow at run time",
+        "not included: the CUDA context and the code of kernels (see --reserve)",
     ]
 
 

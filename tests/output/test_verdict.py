@@ -40,7 +40,7 @@ def test_a_host_that_nobody_told_the_size_of() -> None:
     assert verdict_line(much).endswith("; the host needs 76,043 MiB (not checked)")
     assert "not checked" not in verdict_line(made_up(buffers=ON_HOST))  # its size is known
     assert "not checked" not in verdict_line(made_up(rig=UNKNOWN_HOST))  # next to nothing lies there
-    uncounted = "not included: the CUDA context of each process, pools that grow at run time"
+    uncounted = "not included: the CUDA context and the code of kernels (see --reserve)"
     assert closing_notes([much, made_up()]) == [
         "not checked: the host, which needs up to 76,043 MiB; --host-mib says what it has",
         uncounted,

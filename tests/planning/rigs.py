@@ -39,10 +39,10 @@ def problem(
     release: str = "latest",
     **others: Any,
 ) -> Problem:
-    """A problem; ``margin`` and ``host`` in MiB."""
+    """A problem; ``margin`` and ``host`` in MiB. No run time is counted, as ``--fit`` counts none, unless asked for."""
     rig = Rig(parse_gpus(gpus).gpus, None if host is None else host * MIB)
     margins = (margin * MIB,) * len(rig.gpus)
-    question = Question.of(header(model), parse_flags(flags.split()), rig, release, **others)
+    question = Question.of(header(model), parse_flags(flags.split()), rig, release, **{"filled": 0, **others})
     return Problem(question, margins, find_bandwidths(rig.gpus))
 
 
@@ -59,7 +59,7 @@ def asked(question: dict[str, Any]) -> Problem:
         gpus.append(Gpu(gpu["name"], gpu["total_mib"] * MIB, gpu["free_mib"] * MIB, (int(major), int(minor))))
     rig = Rig(tuple(gpus))
     margins = (question["margin_mib"] * MIB,) * len(gpus)
-    asked = Question.of(header(question["model"]), parse_flags(question["args"]), rig, question["release"])
+    asked = Question.of(header(question["model"]), parse_flags(question["args"]), rig, question["release"], filled=0)
     return Problem(asked, margins, find_bandwidths(gpus))
 
 

@@ -19,19 +19,27 @@ R31 = (
 )
 
 
-def slots(flags: str, gpu: str, counts: tuple[int, ...], release: str = "v0.5.0", app: str = "server") -> SlotTable:
-    return slot_table(Question.of(MODEL, parse_flags(flags.split(), app), parse_gpus([gpu]), release), counts)
+def slots(
+    flags: str,
+    gpu: str,
+    counts: tuple[int, ...],
+    release: str = "v0.5.0",
+    app: str = "server",
+    filled: int | None = None,
+) -> SlotTable:
+    question = Question.of(MODEL, parse_flags(flags.split(), app), parse_gpus([gpu]), release, filled=filled)
+    return slot_table(question, counts)
 
 
 def test_the_default_of_four_slots_does_not_fit_and_one_does() -> None:
     """The fork asks CUDA0 for 417662695680 bytes by default; with -np 1 about 3.2 GiB a card."""
-    table = slots(f"-c 262144 -ub 2048 -fa on -ot {R31}", "2*RTX 3090", (1,), "lid-cuda")
+    table = slots(f"-c 262144 -ub 2048 -fa on -ot {R31}", "2*RTX 3090", (1,), "lid-cuda", filled=0)
     rows = {(row.slots, row.unified): row for row in table.rows if row.path == table.usual == "fused"}
     default, one = rows[4, True], rows[1, False]
     assert default.default and not one.default
     assert [d.compute for d in default.estimate.devices] == [417662695680, 452388103936]
     assert [d.compute for d in one.estimate.devices] == [3222465792, 3545147136]
-    assert one.estimate.fits and not default.estimate.fits
+    assert one.estimate.fits and not default.estimate.starts
     assert table.advice is not None and table.advice.fewer is not None
     assert table.advice.fewer.words == ("-np", "1")
     assert advice_line(table.advice) == (
