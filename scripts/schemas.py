@@ -147,6 +147,39 @@ def explanation() -> Schema:
     )
 
 
+def run_time() -> Schema:
+    """``memplan explain --run-time --json``."""
+    source = entry("what the op reads", name=text("the tensor, layer left out"), type=text("ggml's type"), shape=SHAPE)
+    op = entry(
+        "ops of one name that hold as much scratch while they are computed, each alone",
+        base=text("what they are called, layer left out"),
+        op=text("ggml's operation"),
+        layers=many(number(""), "the layers they are part of"),
+        count=number("how many they are"),
+        tokens=number("tokens of the batch that is computed"),
+        filled=number("tokens that the slot holds with them"),
+        sources=many(source, "what the first of them reads"),
+        bytes=number("all pieces together, each rounded up"),
+        pieces=many(entry("a piece of scratch", what=text("what it is for"), bytes=number("it")), "in order"),
+        cublas=switch("whether it goes through cuBLAS"),
+    )
+    device = entry(
+        "what one device takes at run time",
+        device=text("CUDA0"),
+        modelled=switch("whether there is a rule for this kind of device; without one nothing else is known"),
+        bytes=number("pool and workspace"),
+        pool=number("the most that one op holds at once, in the pool's steps"),
+        workspace=number("cuBLAS's, if any product goes through it"),
+        verdict=text("which op decides, in a sentence"),
+        ops=many(op, "the one that decides first"),
+    )
+    return entry(
+        "where an estimate's run time comes from; devices is empty when llama.cpp would not start",
+        estimate=estimate(),
+        devices=many(device, "GPUs in order"),
+    )
+
+
 def devices() -> Schema:
     """``memplan devices --json``."""
     gpu = entry(
@@ -288,7 +321,8 @@ def rig() -> Schema:
 
 
 _ALL = (
-    estimate, sweep, largest, explanation, slots, paths, comparison, plan, devices, cards, diagnosis, verification, rig,
+    estimate, sweep, largest, explanation, run_time, slots, paths, comparison, plan, devices, cards,
+    diagnosis, verification, rig,
 )  # fmt: skip
 SCHEMAS = {make.__name__: make for make in _ALL}
 

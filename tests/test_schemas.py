@@ -119,6 +119,8 @@ def test_sweeps_and_explanations(capsys: pytest.CaptureFixture[str]) -> None:
         ("largest", ("sweep", *asked, *varied, "--max", "ctx")),
         ("explanation", ("explain", *asked, "-c", "4096")),
         ("explanation", ("explain", *asked, "-c", "4096", "-ctk", "q8_0")),
+        ("run_time", ("explain", *asked, "-c", "4096", "--run-time")),
+        ("run_time", ("explain", *asked, "-c", "4096", "-ctk", "q8_0", "--run-time")),
     ):
         assert list(faults(printed(capsys, *line), schema(name))) == []
 

@@ -27,6 +27,9 @@ Usage: memplan explain MODEL [llama-server's flags] [options]
   copied in for them, and where each weight, cache and state lies.
 
 Options:
+  --run-time           in place of all that: what kernels take at run time, which
+                       op of which layer decides, and what its scratch is for;
+                       of slots that hold --filled tokens
   --device NAME        one device: CUDA0, CPU
   --top N              lines of each list (10)
   --timeline FILE      a picture (.png, .svg, .pdf) of what is alive, node by
@@ -37,9 +40,9 @@ Options:
   --json               print one JSON object, sizes in bytes
   -h, --help           print this
 
-  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op, --path,
-  --indexer,
-  --hyper-connections and llama-server's flags are those of memplan estimate.
+  --gpu, --rig, --no-gpu, --host-mib, --llama, --app, --without-op, --filled,
+  --reserve, --path, --indexer, --hyper-connections and llama-server's flags are
+  those of memplan estimate.
 
 Examples:
   memplan explain deepseek-v4-flash --gpu "RTX PRO 6000" -c 8192 -np 1
@@ -50,11 +53,12 @@ Exit status: 0 answered, 2 bad input (one line says what).
 
 VALUES = ("--device", "--top", "--timeline", *PATHS)
 SWITCHES = ("--dark", "--force")
+"""Those of a picture."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Answer ``memplan explain`` on stdout; the exit status. Raises MemplanError for bad input."""
-    arguments = parse_arguments(argv, VALUES, SWITCHES)
+    arguments = parse_arguments(argv, VALUES, (*SWITCHES, "--run-time"))
     if arguments.help:
         sys.stdout.write(USAGE)
         return 0
@@ -72,6 +76,10 @@ def run(argv: Sequence[str]) -> int:
         there = [*question.rig.names, "CPU"]
         if device not in there:
             raise FlagError(f"--device {shown(device)}: no such device; this rig has {', '.join(there)}")
+
+    if "--run-time" in arguments.own:
+        sys.stdout.write(_run_time(arguments, question, top, device))
+        return 0
 
     from memplan.explaining.explain import explained
     from memplan.output.explain import explanation_json, render_explanation
@@ -95,6 +103,18 @@ def run(argv: Sequence[str]) -> int:
         )
     sys.stdout.write(text)
     return 0
+
+
+def _run_time(arguments: Arguments, question: Question, top: int, device: str) -> str:
+    from memplan.explaining.run_time import explain_run_time
+    from memplan.output.run_time import render_run_time, run_time_json
+
+    if "--timeline" in arguments.own:
+        raise FlagError("--timeline is of compute buffers: give it without --run-time")
+    found = explain_run_time(question)
+    if arguments.json:
+        return run_time_json(found)
+    return render_run_time(found, top=top, device=device, colour=terminal.colour(), unicode=terminal.unicode())
 
 
 def _smaller(x: Explanation, question: Question) -> list[tuple[str, Estimate]]:

@@ -363,8 +363,13 @@ class Context:
 
     def plain_split(self, batch: Batch) -> BuiltGraph:
         """The whole graph, with a device for each node."""
-        d = self.devices
         built = self._whole(batch)
+        self.split(built, batch)
+        return built
+
+    def split(self, built: BuiltGraph, batch: Batch) -> None:
+        """Give each node of a whole graph its device."""
+        d = self.devices
         if self.pins_nodes(batch):
             for t, il in built.pinned:
                 if il >= 0 and d.backends[d.layer_home[il]].supports_op(t):
@@ -373,7 +378,6 @@ class Context:
             for t in built.on_host:
                 t.backend = len(d.backends) - 1
         self.sched.split_graph(built.graph)
-        return built
 
     def _plain_generation(self, batch: Batch) -> tuple[int, int, set[str]]:
         built, d = self.plain_split(batch), self.devices

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.ggml.backend import SCRATCH_OPS
+from memplan.ggml.ops import GGMLAssertError
+from memplan.ggml.sched import SchedAbortError
 from memplan.llama.context import Batch, Context, ContextParams
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ def measure(context: Context, batches: Iterable[Batch]) -> list[DeviceScratch]:
     """What computing these batches takes of each of the context's backends at run time; its reserve comes first."""
     found = [DeviceScratch() for _ in context.devices.backends]
     for batch in batches:
-        (_of_graph if context.plain else _of_parts)(context, batch, found)
+        if context.plain or not _of_parts(context, batch, found):
+            _of_graph(context, batch, found)
     return found
 
 
@@ -64,10 +67,14 @@ def run_time(context: Context, filled: int) -> dict[str, int | None]:
     return taken
 
 
-def _of_parts(context: Context, batch: Batch, found: list[DeviceScratch]) -> None:
+def _of_parts(context: Context, batch: Batch, found: list[DeviceScratch]) -> bool:
+    """Whether the graph could be taken in parts."""
     backends, layer_home = context.devices.backends, context.devices.layer_home
-    graph = context.graphs.in_parts(batch, context.fused)
-    schedule = context.quick.schedule(graph, layer_home, context.pins_nodes(batch), not context.offload_kqv)
+    try:
+        graph = context.graphs.in_parts(batch, context.fused)
+        schedule = context.quick.schedule(graph, layer_home, context.pins_nodes(batch), not context.offload_kqv)
+    except (GGMLAssertError, NotImplementedError, SchedAbortError):
+        return False
     for at, (part, layer) in enumerate(zip(graph.parts, graph.layers, strict=True)):
         homes = schedule.homes_of(at)
         for home, backend in enumerate(backends):
@@ -75,6 +82,7 @@ def _of_parts(context: Context, batch: Batch, found: list[DeviceScratch]) -> Non
                 for node, nbytes, cublas in part.scratch(backend):
                     if homes[node] == home:
                         found[home].add(nbytes, cublas, part.nodes[node], layer, batch)
+    return True
 
 
 def _of_graph(context: Context, batch: Batch, found: list[DeviceScratch]) -> None:
