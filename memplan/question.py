@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from memplan.backends.devices import CUDA, Rig
+from memplan.backends.devices import CUDA, Gpu, Rig
 from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
 from memplan.llama.context import AS_RELEASED, Paths
@@ -26,6 +26,11 @@ makes the CUDA context.
 
 UNKNOWN = 1024 << 20
 """The same for a device whose kernels' scratch is in no rule: what llama.cpp's own ``--fit`` leaves."""
+
+
+def reserve_of(gpu: Gpu) -> int:
+    """Bytes to be left on a GPU unless the user says otherwise."""
+    return KERNELS if gpu.backend == CUDA else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,7 @@ class Question:
     @property
     def reserves(self) -> tuple[int, ...]:
         """Bytes to be left on each GPU."""
-        return self.reserve or tuple([KERNELS if gpu.backend == CUDA else UNKNOWN for gpu in self.rig.gpus])
+        return self.reserve or tuple([reserve_of(gpu) for gpu in self.rig.gpus])
 
     @property
     def header(self) -> Header:

@@ -67,6 +67,11 @@ class DeviceUse:
         return self.compute + self.run_time
 
     @property
+    def left_at_start(self) -> int:
+        """Free bytes once everything is loaded; below 0 when llama.cpp does not start."""
+        return self.free - self.allocated
+
+    @property
     def left(self) -> int:
         """Free bytes once slots hold what they shall; below 0 when it does not fit."""
         return self.free - self.used

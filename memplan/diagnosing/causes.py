@@ -49,6 +49,15 @@ class Meaning:
         return Cause(self.kind, self.text, ", or ".join((*self.mends, *((f"take {newer}",) if newer else ()))))
 
 
+RUN_TIME: Final = "run-time-pools"
+"""The kind of what runs short of memory while it works."""
+
+_POOLS: Final = ("cuMemCreate", "ggml_cuda_pool_", "argsort_f32_i32_cuda", "top_k_f32_i32_cuda")
+"""Where CUDA's host code takes scratch."""
+
+_SHORT: Final = ("out of memory", "ALLOC_FAILED", "NOT_INITIALIZED", "allocation failed")
+"""What CUDA and cuBLAS say when memory is short."""
+
 SAID: Final[Mapping[str, Meaning]] = {
     "tensor->nb[0] == ggml_element_size(tensor)": Meaning(
         "permuted-quantized-tensor",
@@ -139,15 +148,23 @@ def from_words(failure: Failure, release: Release | None) -> Cause | None:
             "the system ran out of memory and killed the process: what lies on the host did not fit",
             "put more on the GPUs, take --cache-ram 0, or map the weights (no --no-mmap, no --mlock)",
         )
-    if failure.stage is Stage.RUNNING and (failure.kind == "cuda" or failure.size is not None):
+    if at_run_time(failure):
         device = f" on {failure.buffer}" if failure.buffer else ""
         return Cause(
-            "run-time-pools",
-            f"everything was loaded; memory ran out{device} while it worked: pools and graphs that grow at run time had"
-            " no room left",
+            RUN_TIME,
+            f"everything was loaded; memory ran out{device} while it worked: what kernels take at run time, which grows"
+            " with what a slot holds, had no room left",
             "leave more room on that device: a smaller -ub or -c, or one expert tensor less on it",
         )
     return None
+
+
+def at_run_time(failure: Failure) -> bool:
+    """Whether memory ran out where kernels take scratch, or after everything was loaded."""
+    if failure.kind == "cuda" and any(place.startswith(_POOLS) for place in failure.places):
+        return True
+    short = failure.size is not None or (failure.kind == "cuda" and any(words in failure.said for words in _SHORT))
+    return failure.stage is Stage.RUNNING and short
 
 
 def from_memory(
@@ -174,7 +191,7 @@ def from_memory(
         )
     if estimate is None or estimate.refused is not None or not estimate.devices:
         return _without_estimate(load, failure, heads, release)
-    device = failure.buffer or (min(estimate.devices, key=lambda d: d.left).name)
+    device = failure.buffer or (min(estimate.devices, key=lambda d: d.left_at_start).name)
     if failure.stage is Stage.MODEL:
         return _weights(estimate, device, failure, not assumed, placed, experts)
     if assumed and not (failure.stage is Stage.COMPUTE and failure.size == _compute(estimate, device)):
@@ -237,7 +254,7 @@ def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, plac
         return Cause("too-little-memory", f"{device} has no {_size(failure.size)} left for its weights")
     asked = use.model if failure.size is None else failure.size
     short = asked - use.free
-    if short <= 0 and (not sure or use.left >= 0):
+    if short <= 0 and (not sure or use.left_at_start >= 0):
         return Cause(
             "less-free-than-thought",
             f"by what was free, {device} should have had room for its weights, with {_size(-short)} to spare: something"
@@ -249,7 +266,7 @@ def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, plac
         about = f"{device} has {_mib(use.free)} free for weights of {_mib(asked)}"
     if asked != use.model and not placed:  # the prediction is of another placement
         return Cause("too-little-memory", about, _to_host(experts))
-    spare = {name: other.left if sure else other.free - other.model for name, other in uses.items()}
+    spare = {name: other.left_at_start if sure else other.free - other.model for name, other in uses.items()}
     spare[device] -= asked - use.model
     if sure and spare[device] < -short:
         about = f"{about}, and is {_size(-spare[device], up=True)} short with its caches and compute buffer"
@@ -271,22 +288,22 @@ def _balance(estimate: Estimate, device: str, failure: Failure, experts: bool) -
     use = uses.get(device)
     if use is None:
         return Cause("too-little-memory", f"{device} has no {_size(failure.size)} left for its {failure.stage.value}")
-    short = max(0, -use.left)
-    roomy = max(uses.values(), key=lambda other: other.left)
-    total = sum(other.left for other in uses.values())
+    short = max(0, -use.left_at_start)
+    roomy = max(uses.values(), key=lambda other: other.left_at_start)
+    total = sum(other.left_at_start for other in uses.values())
     about = f"{device} is {_size(short, up=True)} short"
     what = f" for its {failure.stage.value}" if failure.stage is not Stage.UNKNOWN else ""
     if not short:
         return Cause(
             "less-free-than-thought",
-            f"by what was free, {device} should have had room for it, with {_size(use.left)} to spare: something"
-            " else took memory meanwhile",
+            f"by what was free, {device} should have had room for it, with {_size(use.left_at_start)} to spare:"
+            " something else took memory meanwhile",
             "close what else uses the GPU; see nvidia-smi",
         )
-    if roomy.name != device and roomy.left > short and total > 0:
+    if roomy.name != device and roomy.left_at_start > short and total > 0:
         return Cause(
             "one-gpu-short",
-            f"{about}{what} while {roomy.name} has {_size(roomy.left)} to spare",
+            f"{about}{what} while {roomy.name} has {_size(roomy.left_at_start)} to spare",
             _to_other(device, roomy.name, experts),
         )
     return Cause(

@@ -8,7 +8,7 @@ from typing import Final
 
 from memplan.backends.devices import Rig
 from memplan.diagnosing.answers import Answers
-from memplan.diagnosing.causes import Cause, from_memory, from_words, label, on_host
+from memplan.diagnosing.causes import RUN_TIME, Cause, from_memory, from_words, label, on_host
 from memplan.diagnosing.figures import Row, explains, rows_of
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.diagnosing.matching import (
@@ -24,6 +24,7 @@ from memplan.diagnosing.matching import (
 )
 from memplan.diagnosing.mends import HOST, MARGIN, Mend, Need, Variant, find_mends
 from memplan.diagnosing.rigs import other_gpus, rig_of
+from memplan.diagnosing.run_time import what_ran_out
 from memplan.errors import MemplanError, UnknownRelease
 from memplan.estimator import model_of
 from memplan.gguf.header import Header
@@ -310,18 +311,30 @@ class _Work:
         if failure is None:
             return self._no_failure(predicted, rows)
         cause = from_words(failure, self.release)
-        if cause is None and (failure.kind == "allocation" or (failure.kind == "cuda" and "memory" in failure.said)):
+        if cause is None and (
+            failure.kind == "allocation" or (failure.kind == "cuda" and "out of memory" in failure.said)
+        ):
             release, heads = self.release or LATEST, self._heads()
             placed = self.seen.placed
             experts = self._number("expert_count", 1) > 0
             cause = from_memory(self.load, failure, predicted, release, self._ask, heads, self.assumed, placed, experts)
         if cause is not None:
+            if cause.kind == RUN_TIME:
+                return replace(cause, text=f"{cause.text}{what_ran_out(self.load, failure, self._asked(predicted))}")
             lie = on_host(predicted) if predicted is not None and cause.kind == "host-memory" else ""
             return replace(cause, text=f"{cause.text}; {lie}") if lie else cause
         if predicted is not None and predicted.refused is not None:
             refused = predicted.refused
             return Cause(refused.kind, f"llama.cpp says: {refused.message}", refused.fix)
         return Cause("unknown", f"llama.cpp says: {failure.said}; memplan does not know what that means", "")
+
+    def _asked(self, predicted: Estimate | None) -> Question | None:
+        """The question that was predicted; None for none, or for a refusal."""
+        if predicted is None or predicted.refused is not None:
+            return None
+        if self.header is None or self.rig is None or self.release is None:
+            return None
+        return Question.of(self.header, predicted.flags, self.rig, self.release)
 
     def _number(self, key: str, unknown: int) -> int:
         """A number of the model's metadata, 0 where it has none; ``unknown`` where there is no model."""

@@ -28,6 +28,8 @@ class Failure:
     stage: Stage = Stage.UNKNOWN
     buffer: str = ""
     size: int | None = None
+    places: list[str] = field(default_factory=list)
+    """llama.cpp's functions that it, or the trace after it, names."""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,10 @@ class Load:
     """All buffers were there."""
     ready: bool = False
     """The program said that the model is loaded."""
+    prompt: int = 0
+    """Tokens of the last prompt."""
+    done: int = 0
+    """Tokens of it that were said to be computed."""
     failures: list[Failure] = field(default_factory=list)
 
     @property

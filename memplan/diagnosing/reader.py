@@ -282,8 +282,22 @@ class LogReader:
 
     def _cuda_place(self, m: re.Match[str]) -> None:
         failed = self.current.failed
-        if failed is not None and failed.kind == "cuda" and int(m[1]) >= 0:
-            failed.buffer = f"CUDA{int(m[1])}"
+        if failed is not None and failed.kind == "cuda":
+            failed.places.append(m[2])
+            if int(m[1]) >= 0:
+                failed.buffer = f"CUDA{int(m[1])}"
+
+    def _place(self, m: re.Match[str]) -> None:
+        """A function in the statement that failed, or in the trace after it."""
+        failed = self.current.failed
+        if failed is not None and len(failed.places) < _MAX_NAMES:
+            failed.places.append(m[1])
+
+    def _prompt(self, m: re.Match[str]) -> None:
+        self.current.prompt, self.current.done = int(m[1]), 0
+
+    def _progress(self, m: re.Match[str]) -> None:
+        self.current.done = int(m[1])
 
     def _assertion(self, m: re.Match[str]) -> None:
         self._fail("assertion", m[0], self._stage())
@@ -300,7 +314,8 @@ class LogReader:
 
     def _stage(self, loading: Stage = Stage.UNKNOWN) -> Stage:
         """What it is doing now: ``loading``, unless all buffers are there."""
-        return Stage.RUNNING if self.current.reserved and not self.current.dry else loading
+        load = self.current
+        return Stage.RUNNING if (load.reserved or load.ready) and not load.dry else loading
 
     def _fail(
         self, kind: str, said: str, stage: Stage = Stage.UNKNOWN, buffer: str = "", size: int | None = None
@@ -406,7 +421,13 @@ _RULES: Final[tuple[_Rule, ...]] = tuple(
         ("failed to allocate buffer for", r"failed to allocate buffer for (?:kv cache|DSV4 comp)", _R._what_for),
         ("failed to fit params", r"failed to fit params to free device memory: (.*)", _R._fit_failed),
         ("CUDA error", r"CUDA error: (?!CUDA)(.*)", _R._cuda_error),
-        ("current device: ", r"current device: (-?\d{1,3}), in function", _R._cuda_place),
+        ("current device: ", r"current device: (-?\d{1,3}), in function\s{0,3}(\w{0,80})", _R._cuda_place),
+        ("cuMem", r"(cuMem[A-Z][a-z]{1,20})", _R._place),
+        ("ggml_cuda_pool", r"(ggml_cuda_pool_[a-z]{1,10})", _R._place),
+        ("_f32_i32_cuda", r"((?:argsort|top_k)_f32_i32_cuda[a-z_]{0,20})", _R._place),
+        ("ggml_cuda_", r"(ggml_cuda_(?:op|mul|flash)_[a-z0-9_]{1,40})", _R._place),
+        ("prompt processing", r"prompt processing(?: progress)?, n_tokens =\s{0,9}(\d{1,9})", _R._progress),
+        ("new prompt", r"new prompt,.{0,80}task\.n_tokens = (\d{1,9})", _R._prompt),
         ("GGML_ASSERT(", r"GGML_ASSERT\(.{0,250}\) failed", _R._assertion),
         ("failed to initialize the context", r"failed to initialize the context: (.*)", _R._refused),
         ("invalid argument", r"(error: invalid argument: .*)", _R._refused),

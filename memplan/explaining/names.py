@@ -133,3 +133,16 @@ def layers(nodes: list[Tensor]) -> dict[Tensor, int | None]:
             own = max((il for il in map(of, t.src) if il is not None), default=None)
         found[t] = own
     return found
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """0-2,5 for 0, 1, 2, 5."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    if len(runs) > 4:
+        return f"{numbers[0]}-{numbers[-1]}, {len(numbers)} of them"
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

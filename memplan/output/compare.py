@@ -16,11 +16,11 @@ from memplan.comparing.result import (
     PartChange,
     ReleaseStep,
 )
-from memplan.explaining.names import MEANINGS
+from memplan.explaining.names import MEANINGS, ranges
 from memplan.explaining.result import Peak, Placed
 from memplan.output.columns import Cell, column_lines
 from memplan.output.compare_verdict import changed, releases_heading, verdict
-from memplan.output.explain import ranges, tenths
+from memplan.output.explain import tenths
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text
 
 SMALL = MIB // 10

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from memplan.explaining.names import MEANINGS, UNNAMED
+from memplan.explaining.names import MEANINGS, UNNAMED, ranges
 from memplan.explaining.result import ComputeBuffer, Explanation, Group, Peak, Placed, Resident, SplitUse
 from memplan.output.columns import Cell, column_lines
 from memplan.output.json import estimate_object
@@ -271,19 +271,6 @@ def _role(r: Resident) -> str:
     if layer is None:
         return r.name
     return r.name.replace(f"blk.{layer}.", "").replace(f"_l{layer}", "")
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """0-2,5 for 0, 1, 2, 5."""
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    if len(runs) > 4:
-        return f"{numbers[0]}-{numbers[-1]}, {len(numbers)} of them"
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _of(size: int, whole: int, count: int = 1) -> str:

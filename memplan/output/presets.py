@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from memplan.output.plan import ini_section, summary
 from memplan.planning.plan import NoPlan, Plan
 from memplan.planning.presets import PresetFile
+from memplan.question import reserve_of
 from memplan.releases import Release
 
 Section = tuple[int, int, Plan | NoPlan]
@@ -20,9 +21,11 @@ def preset_text(file: PresetFile, release: Release, sections: Sequence[Section])
     lines = [
         f"; {file.model} on {cards}, for llama-server --models-preset",
         f"; Made for llama.cpp {release.name} by scripts/presets.py, which writes it anew.",
-        "; Free memory was taken to be, in MiB, on each GPU; 1024 of it are left:",
+        "; Free memory was taken to be, in MiB, on each GPU, with what is left of it once the slots are full:",
     ]
-    lines += [f";   {gpu.description}: {gpu.free >> 20} of {gpu.total >> 20}" for gpu in rig.rig().gpus]
+    for gpu in rig.rig().gpus:
+        left = reserve_of(gpu) >> 20
+        lines.append(f";   {gpu.description}: {gpu.free >> 20} of {gpu.total >> 20}, at least {left} left")
     if rig.approximate:
         lines.append(f"; APPROXIMATE: {rig.approximate}.")
     lines.append("; Give each section of your copy its model, or name the sections after models that the server finds.")

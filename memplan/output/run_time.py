@@ -8,9 +8,10 @@ from typing import Any
 
 from rich.text import Text
 
+from memplan.explaining.names import ranges
 from memplan.explaining.run_time import RunTimeExplanation, RunTimeUse, ScratchUse
 from memplan.output.columns import Cell, column_lines
-from memplan.output.explain import plural, ranges, shape_text, tenths
+from memplan.output.explain import plural, shape_text, tenths
 from memplan.output.json import estimate_object
 from memplan.output.words import model_line, printable, settings_line, to_text, verdict_line
 

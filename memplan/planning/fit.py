@@ -63,7 +63,8 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
     """Margins for a rig, and what speaks against ``--fit`` there. Raises MemplanError."""
     search = Search(problem)
     flags = search.flags
-    growth = _growth(problem) if extra.growth is None else extra.growth
+    counted = _growth(problem)
+    growth = counted if extra.growth is None else extra.growth
     reserves = [-(-reserve // MIB) for reserve in problem.question.reserves]
     targets = [reserve + growth for reserve in reserves]
     kept = " and ".join(map(str, dict.fromkeys(reserves)))
@@ -78,7 +79,7 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
         targets = [target + extra.draft for target in targets]
         reasons.append(f"{extra.draft} MiB on every GPU for a draft model's context")
     # the plan counts run time itself
-    plan = make_plan(replace(problem, margins=tuple((target - growth) * MIB for target in targets)))
+    plan = make_plan(replace(problem, margins=tuple((target - min(growth, counted)) * MIB for target in targets)))
     return FitPreset(
         targets=tuple(targets),
         fit_ctx=flags.n_ctx or LEAST_CONTEXT,

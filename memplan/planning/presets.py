@@ -15,8 +15,8 @@ from memplan.backends.devices import Rig
 from memplan.errors import SourceError, shown
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
-from memplan.planning.plan import DEFAULT_MARGIN, MIB, NoPlan, Plan, make_plan
-from memplan.planning.problem import Problem
+from memplan.planning.plan import NoPlan, Plan, make_plan
+from memplan.planning.problem import Problem, default_margins
 from memplan.planning.speed import find_bandwidths
 from memplan.question import Question
 from memplan.releases import Release
@@ -111,10 +111,9 @@ def preset_plan(file: PresetFile, n_ctx: int, slots: int, release: str | Release
     rig = file.rig.rig()
     bandwidth = (file.rig.gpu_bandwidth,) if file.rig.gpu_bandwidth else ()
     argv = ("-c", str(n_ctx), "-ub", str(UBATCH), "-np", str(slots), "-fa", "on", "-ctk", "f16", "-ctv", "f16")
-    margins = (DEFAULT_MARGIN * MIB,) * len(rig.gpus)
     bandwidths = find_bandwidths(rig.gpus, bandwidth, file.rig.host)
     question = Question.of(builtin_header(file.model), parse_flags(argv), rig, release)
-    return make_plan(Problem(question, margins, bandwidths))
+    return make_plan(Problem(question, default_margins(question), bandwidths))
 
 
 def presets_folder() -> Path:

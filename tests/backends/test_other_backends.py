@@ -145,7 +145,7 @@ def test_answers_are_marked_and_never_cudas(gpus: list[str], reason: str, buffer
     assert not answer.exact and answer.approximate.startswith(reason)
     assert set(answer.buffers) == buffers
     assert all(device.used > 0 for device in answer.devices)
-    on_gpus = sum(device.used for device in answer.devices)
+    on_gpus = sum(device.allocated for device in answer.devices)
     assert on_gpus + answer.host.used == sum(use.used for use in answer.buffers.values())
     notes = estimate_object(answer)["notes"]
     assert any("not exact" in note and reason in note for note in notes)

@@ -184,6 +184,43 @@ def test_memory_that_runs_out_later() -> None:
     assert found.cause.kind == "run-time-pools" and "CUDA0" in found.cause.text
 
 
+TRACE = """\
+CUDA error: out of memory
+  current device: 0, in function alloc at /build/ggml/src/ggml-cuda/ggml-cuda.cu:512
+  cuMemCreate(&handle, reserve_size, &prop, 0)
+/build/ggml/src/ggml-cuda/ggml-cuda.cu:100: CUDA error
+libggml-cuda.so.0(_ZN18ggml_cuda_pool_vmm5allocEmPm+0x1f) [0x7f]
+libggml-cuda.so.0(_Z24argsort_f32_i32_cuda_cubR14ggml_cuda_poolPKfPii14ggml_sort_orderP11CUstream_st+0x1) [0x7f]
+libggml-cuda.so.0(_Z18ggml_cuda_op_top_kR25ggml_backend_cuda_contextP11ggml_tensor+0x1) [0x7f]
+"""
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_the_op_and_the_tokens_at_which_memory_ran_out(ready: bool) -> None:
+    """Of a log that shows little, the trace alone tells that it was at run time."""
+    start = GOOD + "main: server is listening on http://127.0.0.1:8080\n" if ready else GOOD
+    progress = (
+        "slot print_timings_pp: id  0 | task 0 | prompt processing, n_tokens = {}, progress = 0.25, t = 99.0 s / 1 t"
+    )
+    lines = (
+        "slot   launch_slot_: id  0 | task 0 | new prompt, n_ctx_slot = 65536, n_keep = 0, task.n_tokens = 40000",
+        progress.format("  2048"),
+        progress.format("  8192"),
+    )
+    found = failing(start, *lines, *TRACE.splitlines())
+    assert found.load.failed and "ggml_cuda_op_top_k" in found.load.failed.places
+    assert found.cause.kind == "run-time-pools"
+    said = found.cause.text
+    assert "after 8,192 tokens of 40,000 of a prompt, under argsort_f32_i32_cuda_cub and ggml_cuda_op_top_k" in said
+    assert "with 10,240 in the slot" in said and "left by what was loaded" in said
+
+
+def test_another_cuda_error_is_not_one_of_memory() -> None:
+    said = "CUDA error: an illegal memory access was encountered"
+    found = failing(GOOD, said, "  current device: 0, in function ggml_backend_cuda_synchronize at ggml-cuda.cu:3000")
+    assert found.cause.kind == "unknown"
+
+
 def test_a_retry_that_went_well_is_no_failure() -> None:
     found = failing(
         UNTIL_COMPUTE,

@@ -35,7 +35,7 @@ def test_margins_are_those_of_fit_target_unless_given() -> None:
 
 
 def test_nothing_fits() -> None:
-    found = memplan.plan(header("flash-antirez-q2"), FLAGS, memplan.parse_gpus(["RTX 3060:12288:1500"]))
+    found = memplan.plan(header("flash-antirez-q2"), FLAGS, memplan.parse_gpus(["RTX 3060:12288:800"]))
     assert isinstance(found, memplan.NoPlan)
     assert isinstance(found.nearest[0], memplan.Change)
 

@@ -105,7 +105,7 @@ def test_the_context_that_fits_next_to_the_one_that_does_not() -> None:
     found = largest_of(sweeper, axis, values, ())
     assert found.value is not None and found.beyond is not None
     assert found.beyond[0] == found.value + 256
-    assert found.estimate.fits and not found.beyond[1].fits
+    assert found.estimate.fits and not found.estimate.tight and found.beyond[1].tight
     assert found.estimate.n_ctx == found.value
     assert found.tried < 30
 
