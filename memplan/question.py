@@ -98,6 +98,8 @@ class Question:
             number = getattr(flags, name)
             if type(number) is not int or not 0 <= number < 1 << 31:
                 raise FlagError(f"{name} is {shown(repr(number))}: must be a whole number from 0 to 2147483647")
+        if filled is not None and (type(filled) is not int or filled < 0):
+            raise FlagError(f"filled is {shown(repr(filled))}: must be a whole number of 0 or more")
         if isinstance(without_ops, str | bytes):
             raise TypeError(f"without_ops: give a list of ops, as in [{without_ops!r}]")
         ops = tuple(dict.fromkeys(check_op(op) for op in without_ops))

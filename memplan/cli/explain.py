@@ -27,9 +27,9 @@ Usage: memplan explain MODEL [llama-server's flags] [options]
   copied in for them, and where each weight, cache and state lies.
 
 Options:
-  --run-time           in place of all that: what kernels take at run time, which
-                       op of which layer decides, and what its scratch is for;
-                       of slots that hold --filled tokens
+  --run-time           in place of all that what kernels take at run time: which
+                       op of which layers decides, and what its scratch is for,
+                       once slots hold --filled tokens
   --device NAME        one device: CUDA0, CPU
   --top N              lines of each list (10)
   --timeline FILE      a picture (.png, .svg, .pdf) of what is alive, node by

@@ -96,7 +96,7 @@ def test_scripts_hold_nothing_when_nothing_fits(style: str, capsys: pytest.Captu
     assert main([*line, "--format", style]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "CUDA0 is 395 MiB short of its margin" in err
+    assert "CUDA0 is 569 MiB short of its margin" in err
     assert "fits: -ngl 0 --no-op-offload" in err
 
 
