@@ -73,7 +73,7 @@ def test_devices_count_what_drafts() -> None:
     assert found.draft is not None
     for device in found.devices:
         assert device.draft == found.draft.buffers[device.name].used
-        assert device.left == device.free - device.model - device.context - device.compute - device.draft
+        assert device.left_at_start == device.free - device.model - device.context - device.compute - device.draft
     assert found.host.draft == found.draft.buffers["CUDA_Host"].used
     assert found.draft.model == found.model
 
