@@ -151,6 +151,11 @@ class MetalBackend(RuledBackend):
         """Always: it moves nodes over sixty others."""
         return True
 
+    @staticmethod
+    def traits(t: Tensor) -> Hashable:
+        """What the order of nodes goes by; see ``memplan.backends.metal_order``."""
+        return metal_order.traits(t)
+
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
         """A new order, and the lifetimes that fusions stretch; see ``memplan.backends.metal_order``."""
         return metal_order.graph_optimize(nodes, self._fusions)

@@ -9,7 +9,7 @@ side in one buffer, llama.cpp takes the lower one for written when the upper one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from memplan.backends.fusing import can_fuse_subgraph
@@ -65,6 +65,31 @@ def graph_optimize(nodes: Sequence[Tensor], table: bool) -> tuple[list[Tensor], 
     return order, list(_stretched(nodes)) if table else []
 
 
+_BY_FIRST: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+for _ops in FUSIONS:
+    _BY_FIRST.setdefault(_ops[0], []).append((_ops, tuple([op for op in _ops if op not in VIEW_OPS])))
+
+_SEEN_AFTER = {
+    **dict.fromkeys(VIEW_OPS, ("MUL", "SOFT_MAX", "ARGSORT", "GET_ROWS", "DIV", "GATED_DELTA_NET")),
+    **dict.fromkeys(("GET_ROWS", "ARGSORT", "SUM_ROWS", "CLAMP"), ("RESHAPE", "SOFT_MAX", "SUM_ROWS")),
+    "CPY": ("VIEW",),
+}
+"""Ops of chains whose shapes are looked at, if at all, behind others of the chain."""
+
+
+def traits(t: Tensor) -> Hashable:
+    """What of a node, beside sources, views and flags, its place in the order goes by."""
+    of = t.src[0] if t.src else None
+    if t.op not in _BY_FIRST and t.op not in ("ADD", "SCALE", "DIV", "UNARY"):
+        behind = of is not None and of.op in _SEEN_AFTER.get(t.op, ())
+        if behind and t.op in ("CPY", "GET_ROWS"):
+            base = of.view_src if of is not None else None
+            behind = base is not None and base.op in ("GATED_DELTA_NET", "SOFT_MAX")
+        if not behind:
+            return t.op, 0 in t.ne
+    return t.op, t.kind, t.type.name, t.ne, t.nb, t.view_offs, *[(s.type.name, s.ne, s.nb) for s in t.src[:2]]
+
+
 def _packs(nodes: Sequence[Tensor], span: Callable[[Sequence[Tensor], int], int]) -> Iterator[Pack]:
     i = 0
     while i < len(nodes):
@@ -77,55 +102,61 @@ def _base(t: Tensor) -> int:
     return id(t.view_src or t)
 
 
-class _Ranges:
-    """What a set of packs reads and writes, by the tensors that own the memory (``ggml_mem_ranges``)."""
+class _Accesses:
+    """What each pack reads and writes, by the tensors that own the memory."""
 
-    def __init__(self, table: bool) -> None:
-        self.table = table
+    def __init__(self, packs: Sequence[Pack], table: bool) -> None:
+        self.reads: list[set[int]] = []
+        self.writes: list[set[int]] = []
+        for pack in packs:
+            inside = {id(t) for t in pack} if table else set()
+            self.reads.append({_base(s) for t in pack for s in t.src if id(s) not in inside})
+            self.writes.append({_base(t) for t in (pack if table else pack[-1:])})
+
+
+class _Ranges:
+    """What a set of packs reads and writes (``ggml_mem_ranges``)."""
+
+    def __init__(self, of: _Accesses) -> None:
+        self.of = of
         self.read: set[int] = set()
         self.written: set[int] = set()
 
-    def add(self, pack: Pack) -> None:
-        self.read |= self._reads(pack)
-        self.written |= self._writes(pack)
+    def add(self, pack: int) -> None:
+        self.read |= self.of.reads[pack]
+        self.written |= self.of.writes[pack]
 
-    def allows(self, pack: Pack) -> bool:
+    def allows(self, pack: int) -> bool:
         """Whether a pack may run at the same time."""
-        writes = self._writes(pack)
-        return not (self._reads(pack) & self.written or writes & self.written or writes & self.read)
-
-    def _reads(self, pack: Pack) -> set[int]:
-        inside = {id(t) for t in pack} if self.table else set()
-        return {_base(s) for t in pack for s in t.src if id(s) not in inside}
-
-    def _writes(self, pack: Pack) -> set[int]:
-        return {_base(t) for t in (pack if self.table else pack[-1:])}
+        reads, writes, written = self.of.reads[pack], self.of.writes[pack], self.written
+        return reads.isdisjoint(written) and writes.isdisjoint(written) and writes.isdisjoint(self.read)
 
 
 def _reorder(packs: Sequence[Pack], table: bool) -> Iterator[int]:
     """Packs by number in their new order (``ggml_metal_graph_optimize_reorder``)."""
+    accesses = _Accesses(packs, table)
+    ops = [pack[0].op for pack in packs]
     used = [False] * len(packs)
-    running = _Ranges(table)
-    for i, pack in enumerate(packs):
+    running = _Ranges(accesses)
+    for i, op in enumerate(ops):
         if used[i]:
             continue
-        if pack[0].op not in VIEW_OPS and not running.allows(pack):
-            passed = _Ranges(table)
-            passed.add(pack)
+        if op not in VIEW_OPS and not running.allows(i):
+            passed = _Ranges(accesses)
+            passed.add(i)
             for k in range(i + 1, min(i + FORWARD, len(packs))):
                 if used[k]:
                     continue
-                other = packs[k]
-                if other[0].op not in _MOVED:
+                if ops[k] not in _MOVED:
                     break
-                if (other[0].op in VIEW_OPS or running.allows(other)) and passed.allows(other):
-                    running.add(other)
+                if (ops[k] in VIEW_OPS or running.allows(k)) and passed.allows(k):
+                    running.add(k)
                     used[k] = True
                     yield k
                 else:
-                    passed.add(other)
-            running = _Ranges(table)
-        running.add(pack)
+                    passed.add(k)
+            running = _Ranges(accesses)
+        running.add(i)
         yield i
 
 
@@ -151,7 +182,7 @@ def _feeds(t: Tensor, following: Tensor) -> bool:
 
 def _span(nodes: Sequence[Tensor], i: int) -> int:
     """Nodes, views among them, of all fusions that follow one another from ``i`` on."""
-    if nodes[i].op in VIEW_OPS or 0 in nodes[i].ne:
+    if nodes[i].op not in _BY_FIRST or 0 in nodes[i].ne:
         return 1
     at: list[int] = []
     for k in range(i, len(nodes)):
@@ -170,8 +201,7 @@ def _span(nodes: Sequence[Tensor], i: int) -> int:
 
 def _fused(nodes: Sequence[Tensor], at: Sequence[int]) -> Iterator[int]:
     """How many of the computed nodes at these numbers each fusion takes that begins with the first."""
-    for ops in FUSIONS:
-        computed = [op for op in ops if op not in VIEW_OPS]
+    for ops, computed in _BY_FIRST.get(nodes[at[0]].op, ()):
         n = len(computed)
         if n > len(at) or any(nodes[k].op != op for k, op in zip(at, computed, strict=False)):
             continue
