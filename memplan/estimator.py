@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from memplan.backends.devices import CUDA, Rig
 from memplan.backends.make import approximate, driver_notes
 from memplan.drafting import DraftContext, Drafter, find_drafter, make_draft
+from memplan.errors import ModelError
 from memplan.garbage import gc_paused
 from memplan.ggml.backend import BufferType
 from memplan.ggml.graph import GraphTooLargeError
@@ -106,9 +107,9 @@ def answer(question: Question, plain: bool = False) -> Answer:
     notes += () if result.refused else model.arch.notes(flags, release)
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
     keys = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)
-    if release.asked and not (release.others_asked or model.arch.name == "deepseek4"):
-        alone = f"{release.name} was asked about DeepSeek-V4 alone; other models go by its source"
-        keys = "; ".join(filter(None, (alone, keys)))
+    if release.asked and not model.arch.asked(release):
+        read = f"{release.name} was asked about other architectures alone; {model.arch.name} goes by its source"
+        keys = "; ".join(filter(None, (read, keys)))
     graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
     reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, question.release_note, keys, graphs)
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)
@@ -130,8 +131,16 @@ def workshop_of(question: Question) -> Workshop:
     return workshop(question.rig, question.release, question.without_ops)
 
 
+def check_compute(question: Question) -> None:
+    """Raises ModelError where compute buffers are not modelled, so that nothing can be planned or explained."""
+    arch = model_of(question).arch
+    if not (question.release.graphs_followed and arch.graph_followed):
+        what = question.release.name if arch.graph_followed else f"architecture {arch.name}"
+        raise ModelError(f"compute buffers of {what} are not modelled; memplan estimate says what is known")
+
+
 NOTHING_RESERVED = Reservation((), [], (0, 0), (0, 0), frozenset(), ())
-"""Of a release whose graphs are not followed."""
+"""Of a release, or an architecture, whose graphs are not followed."""
 
 
 FAULTS = (GGMLAssertError, SchedAbortError, OutOfFreeBlocksError, GraphTooLargeError)
@@ -177,7 +186,7 @@ class _Work:
             return self._refusal(refusal)
         params = ContextParams.of(flags, hp)
         memory = model.arch.memory(hp, CacheBuilder(hp, flags, params, placement), self.release)
-        if not self.release.graphs_followed:
+        if not (self.release.graphs_followed and model.arch.graph_followed):
             return Answer(self._estimate(params, placement, memory, NOTHING_RESERVED, None), model)
         refusal = model.arch.check_graph(hp, memory, self.release)
         if refusal is None and by_rows:

@@ -197,6 +197,11 @@ class Estimate:
         return not self.approximate
 
     @property
+    def compute_known(self) -> bool:
+        """Whether compute buffers are in it: of some architectures and releases the graph is not modelled."""
+        return self.refused is not None or self.nodes != (0, 0)
+
+    @property
     def short(self) -> tuple[DeviceUse, ...]:
         """The GPUs whose free memory is too small."""
         return tuple(device for device in self.devices if device.left < 0)

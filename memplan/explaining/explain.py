@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from memplan.backends.devices import Rig
-from memplan.estimator import answer
+from memplan.estimator import answer, check_compute
 from memplan.explaining.names import UNNAMED, base_name, layers, own_layer, purposes, source_name
 from memplan.explaining.record import Life, Recorder
 from memplan.explaining.result import (
@@ -66,6 +66,7 @@ def explain(
 
 def explained(question: Question) -> Explanation:
     """The same of a question."""
+    check_compute(question)
     answered = answer(question)
     estimate, made = answered.estimate, answered.made
     if made is None:

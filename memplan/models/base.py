@@ -105,6 +105,8 @@ class Architecture(ABC, Generic[H]):
     graph: type[ModelGraph[H]]
     paths: tuple[str, ...] = ()
     """Parts that can be fused or not, by the names that ``--path`` takes."""
+    graph_followed = True
+    """Whether the graph is known, and with it compute buffers."""
 
     def graph_of(self, release: Release) -> type[ModelGraph[H]]:
         """What builds the graph in a release."""
@@ -169,6 +171,10 @@ class Architecture(ABC, Generic[H]):
     def checkpoint(self, hp: H, memory: Memory, n_ctx_seq: int) -> int:
         """Bytes of one context checkpoint of llama-server: what of the caches cannot be rolled back; 0 for none."""
         return 0
+
+    def asked(self, release: Release) -> bool:
+        """Whether a llama.cpp of the release was asked about this architecture, rather than its source read alone."""
+        return release.others_asked
 
     def inexact(
         self, hp: H, flags: Flags, release: Release, cuda: bool, without_ops: Sequence[str], paths: Paths

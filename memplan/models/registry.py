@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.errors import MissingKey, UnsupportedArchitecture, shown
 from memplan.gguf.header import Header, names_file
 from memplan.llama.keys import Keys
+from memplan.models.unmodelled import Unmodelled
 
 if TYPE_CHECKING:
     from memplan.llama.hparams import HParams
@@ -46,10 +47,9 @@ ARCHITECTURES = (
 
 
 def find_architecture(name: str) -> Architecture[Any]:
-    """The architecture of a name. Raises UnsupportedArchitecture."""
+    """The architecture of a name, modelled or not."""
     if name not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise UnsupportedArchitecture(f"architecture {shown(name)} is not modelled; memplan knows {known}")
+        return Unmodelled(name)
     found: Architecture[Any] = import_module(f"memplan.models.{name.replace('-', '_')}").ARCHITECTURE
     return found
 
@@ -59,11 +59,14 @@ def architecture(header: Header) -> Architecture[Any]:
     """The architecture that a header names.
 
     Raises:
-        UnsupportedArchitecture: one that is not modelled.  MissingKey: there is none.
+        UnsupportedArchitecture: one of something else than language models.  MissingKey: there is none.
     """
     name = header.metadata.get("general.architecture")
     if name is None:
         raise MissingKey("metadata key general.architecture is missing; is this a model, and its first shard?")
+    if name not in ARCHITECTURES and f"{name}.embedding_length" not in header.metadata:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedArchitecture(f"architecture {shown(str(name))} is not modelled; memplan knows {known}")
     return find_architecture(str(name))
 
 

@@ -85,7 +85,10 @@ def verdict_line(estimate: Estimate) -> str:
     which = f", the least of {len(used)} GPUs" if len(used) > 1 else ""
     unused = f" ({len(estimate.devices) - len(used)} more not used)" if len(used) < len(estimate.devices) else ""
     unchecked = f"; the host needs {mib(host.used)} MiB (not checked)" if host_unchecked(estimate) else ""
-    return f"{fits_words(estimate)}: {mib(tight.left)} MiB left on {tight.name}{which}{unused}{unchecked}"
+    on = f"{tight.name}{which}{unused}{unchecked}"
+    if not estimate.compute_known:
+        return f"compute is not modelled: {mib(tight.left)} MiB are left for it on {on}"
+    return f"{fits_words(estimate)}: {mib(tight.left)} MiB left on {on}"
 
 
 def fits_words(estimate: Estimate) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from memplan.backends.devices import RPC
 from memplan.errors import FlagError, shown
+from memplan.estimator import check_compute
 from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
 from memplan.planning.feed_forward import in_parts
@@ -94,6 +95,7 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if margins != gpus:
         raise FlagError(f"{margins} margins for {gpus} GPUs: give one for all, or one each")
     check_names(search_for)
+    check_compute(problem.question)
     flags, estimates = problem.flags, 0
     fixed = flags.words()
     few, left_out = few_enough(problem)

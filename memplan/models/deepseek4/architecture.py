@@ -126,6 +126,10 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
         states = [memory.state(name) for name in ("csa", "hca", "lid")]
         return raw + sum(len(state.tensors) * state.n_embd_state * state.state_size * 4 for state in states)
 
+    def asked(self, release: Release) -> bool:
+        """Every llama.cpp that was asked at all."""
+        return release.asked
+
     def inexact(
         self,
         hp: DeepSeek4HParams,
