@@ -34,10 +34,10 @@ def context_note(estimate: Estimate) -> str:
     trained = estimate.model.n_ctx_train
     if estimate.refused or not trained or estimate.n_ctx_seq <= trained:
         return ""
-    said = f"more context than the {trained} tokens that the model was trained for"
+    said = f"more context than the {trained:,} tokens that the model was trained for"
     if estimate.flags.app == "cli":
         return f"{said}: what it answers beyond them is worth little"
-    return f"{said}: memory is taken for all of it, and llama-server uses {trained} a slot"
+    return f"{said}: memory is taken for all of it, and llama-server uses {trained:,} a slot"
 
 
 def _slots(estimate: Estimate) -> str:
@@ -49,12 +49,14 @@ def _slots(estimate: Estimate) -> str:
     unasked = "" if _SLOTS & flags.given or flags.app == "cli" else " (llama-server's choice without -np)"
     if flags.kv_unified and estimate.model.own_streams:
         return (
-            f"{slots} slots{unasked}, unified: each keeps caches of the whole context, {_mib(context)} in all;"
-            f" with -np 1 caches take about {_mib(context // slots)}"
+            f"{slots} slots{unasked}, unified: each keeps caches of the whole context, {mib(context)} in all;"
+            f" with -np 1 caches take about {mib(context // slots)}"
         )
     if flags.kv_unified:
-        return f"{slots} slots{unasked}, unified: they share {estimate.n_ctx} tokens, and one may take all of them"
-    return f"{slots} slots{unasked} share the context: {estimate.n_ctx_seq} tokens each"
+        return f"{slots} slots{unasked}, unified: they share {estimate.n_ctx:,} tokens, and one may take all of them"
+    most = min(estimate.n_ctx, estimate.model.n_ctx_train or estimate.n_ctx)
+    more = f"; -c {most * slots} gives {most:,} to each" if most > estimate.n_ctx_seq else ""
+    return f"{slots} slots{unasked} share the context: {estimate.n_ctx_seq:,} tokens each{more}"
 
 
 def _pipeline(estimate: Estimate) -> str:
@@ -71,10 +73,10 @@ def _offload(estimate: Estimate) -> str:
     most = max(estimate.devices, key=_compute)
     others = sorted(device.compute for device in estimate.devices if device is not most and device.compute)
     takes = "the other takes" if len(others) == 1 else "the others take"
-    beside = f" where {takes} {_mib(others[len(others) // 2])}" if others else ""
+    beside = f" where {takes} {mib(others[len(others) // 2])}" if others else ""
     return (
         f"for prompts, weights on the host are copied to the GPUs: {most.name}'s compute buffer takes"
-        f" {_mib(most.compute)}{beside}; --no-op-offload computes them on the host instead"
+        f" {mib(most.compute)}{beside}; --no-op-offload computes them on the host instead"
     )
 
 
@@ -105,7 +107,7 @@ def ops_note(estimate: Estimate, usual: Estimate) -> str:
     pairs = zip(estimate.devices, usual.devices, strict=True)
     device, before = max(pairs, key=lambda pair: abs(pair[0].compute - pair[1].compute))
     if device.compute != before.compute:
-        said.append(f"{device.name}'s compute buffer takes {_mib(device.compute)} in place of {_mib(before.compute)}")
+        said.append(f"{device.name}'s compute buffer takes {mib(device.compute)} in place of {mib(before.compute)}")
     if not said and estimate.buffers == usual.buffers:
         said.append("nothing is allocated otherwise")
     return f"without {', '.join(estimate.without_ops)} on the GPUs {'; '.join(said)}" if said else ""
@@ -147,15 +149,15 @@ def _host(estimate: Estimate) -> str:
     host, server = estimate.host, estimate.server
     if host.total is None or estimate.flags.app == "cli" or (host.left is not None and host.left < 0):
         return ""
-    used = f"weights, caches and buffers {_mib(host.used)}, outputs {_mib(server.outputs)}"
+    used = f"weights, caches and buffers {mib(host.used)}, outputs {mib(server.outputs)}"
     if server.most is None:
-        return f"the prompt cache has no limit (--cache-ram -1): {used} of {_mib(host.total)} are taken without it"
+        return f"the prompt cache has no limit (--cache-ram -1): {used} of {mib(host.total)} are taken without it"
     most = host.used + server.most
     if most <= host.total:
         return ""
     return (
-        f"the host may run short by {_mib(most - host.total)} of {_mib(host.total)}: {used},"
-        f" context checkpoints up to {_mib(server.checkpoints)}, prompt cache up to {_mib(server.prompt_cache or 0)};"
+        f"the host may run short by {mib(most - host.total)} of {mib(host.total)}: {used},"
+        f" context checkpoints up to {mib(server.checkpoints)}, prompt cache up to {mib(server.prompt_cache or 0)};"
         " --cache-ram and --ctx-checkpoints take less"
     )
 
@@ -167,8 +169,9 @@ def _unified(estimate: Estimate) -> str:
         return ""
     used = sum(device.used for device in estimate.devices) + estimate.host.used
     verb = "exceeds" if used > total else "fits"
-    return f"unified memory: GPUs and host together take {_mib(used)}, which {verb} its {_mib(total)}"
+    return f"unified memory: GPUs and host together take {mib(used)}, which {verb} its {mib(total)}"
 
 
-def _mib(size: int) -> str:
-    return f"{(size + _MIB // 2) // _MIB:,} MiB"
+def mib(size: int, *, up: bool = False) -> str:
+    """``size`` as a note says it; ``up``: a shortage, which is never told as less than it is."""
+    return f"{-(-size // _MIB) if up else (size + _MIB // 2) // _MIB:,} MiB"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from memplan.backends.cards import CONTEXT_MIB, find_card
+from memplan.backends.cards import CONTEXT_MIB, find_card, size_assumed
 from memplan.backends.devices import CUDA, METAL, ROCM, RPC, SYCL, VULKAN, Gpu, Rig, in_device_order
 from memplan.backends.vulkan_limits import limits_of
 from memplan.errors import RigError, shown
@@ -26,6 +26,9 @@ MAX_BANDWIDTH: Final = 1e6
 """GB/s that a memory's peak may be: time is bytes divided by it."""
 
 _MAX_MIB: Final = 1 << 30
+FEW_MIB: Final = 512
+FEW_HOST_MIB: Final = 1024
+"""Fewer MiB than a GPU, or a host, has: GB were meant."""
 _MIN_CAPABILITY: Final = 5  # ggml/src/ggml-cuda/CMakeLists.txt: CMAKE_CUDA_ARCHITECTURES
 _MAX_CAPABILITY: Final = 19  # 12 is today's; 86 is 8.6 without its point
 _MINORS: Final = {5: (0, 2, 3), 6: (0, 1, 2), 7: (0, 2, 5), 8: (0, 6, 7, 8, 9), 9: (0,)}
@@ -130,6 +133,8 @@ def make_gpu(
         hint = _near(name) or "not a card that memplan knows:"
         raise RigError(f"{hint} give its figures: NAME:TOTAL_MIB:FREE_MIB:COMPUTE_CAPABILITY")
     gpu = card.gpu(total, free)
+    if total is None:
+        gpu = replace(gpu, assumed=size_assumed(name, round(card.total_mib / 1024), card.other_sizes))
     gpu = gpu if capability is None else replace(gpu, compute_capability=capability)
     return gpu if integrated is None else replace(gpu, integrated=integrated)
 
@@ -155,11 +160,13 @@ def _other_gpu(
         card = replace(card, backend=backend)
     if capability is not None:
         raise RigError(f"no CUDA device, but one for {_spelled(card.backend)}: leave its compute capability out")
+    assumed = ""
     if total is None:
         if card.total_mib is None:
             raise RigError(f"{_near(name)} give its memory: NAME:TOTAL_MIB[:FREE_MIB]".strip())
         total = max(card.total_mib * MIB, free or 0)
-    gpu = card.gpu(total, free)
+        assumed = card.assumed
+    gpu = replace(card.gpu(total, free), assumed=assumed)
     if card.backend == VULKAN:
         if limits_of(name).known:
             gpu = replace(gpu, description=name)  # as llama.cpp prints it
@@ -245,10 +252,12 @@ def check_gpus(gpus: list[Gpu]) -> tuple[Gpu, ...]:
     return in_device_order(tuple(gpus))
 
 
-def check_mib(field: str, mib: int, low: int = 1) -> int:
-    """A size in MiB as bytes. Raises RigError when no memory is as large, or as small."""
+def check_mib(field: str, mib: int, low: int = 1, few: int = 0) -> int:
+    """A size in MiB as bytes. Raises RigError when no memory is as large, or as small: below ``few`` it is in GB."""
     if not low <= mib <= _MAX_MIB:
         raise RigError(f"{field}: {mib} MiB, must be from {low} to {_MAX_MIB}")
+    if mib < few:
+        raise RigError(f"{field}: {mib} MiB is too small to be meant; {mib} GB are {mib * 1024}")
     return mib * MIB
 
 
@@ -278,9 +287,12 @@ def check_capability(text: str) -> tuple[int, int]:
 def _mib(field: str, text: str) -> int | None:
     if not text:
         return None
+    if in_gb := re.fullmatch(r"([0-9]{1,6}) *g(?:i?b)?", text, re.ASCII | re.IGNORECASE):
+        raise RigError(f"{field} memory {shown(text)}: give it in MiB: {int(in_gb[1]) * 1024}")
     if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
         raise RigError(f"{field} memory {shown(text)}: must be a whole number of MiB")
-    return check_mib(f"{field} memory", int(text), 0 if field == "free" else 1)
+    low, few = (0, 0) if field == "free" else (1, FEW_MIB)
+    return check_mib(f"{field} memory", int(text), low, few)
 
 
 def _capability(text: str) -> tuple[int, int] | None:

@@ -18,6 +18,8 @@ from memplan.errors import RigError, printable, shown
 from memplan.infile import open_input
 from memplan.outfile import Kind
 from memplan.rig import (
+    FEW_HOST_MIB,
+    FEW_MIB,
     MIB,
     check_backend,
     check_bandwidth,
@@ -98,7 +100,7 @@ class GpuEntry(BaseModel):
         return tuple(replace(gpu, bandwidth=peak) for gpu in self._gpus())
 
     def _gpus(self) -> tuple[Gpu, ...]:
-        total = None if self.total_mib is None else check_mib("total_mib", self.total_mib)
+        total = None if self.total_mib is None else check_mib("total_mib", self.total_mib, few=FEW_MIB)
         free = None if self.free_mib is None else check_mib("free_mib", self.free_mib, 0)
         capability = None if self.compute_capability is None else check_capability(str(self.compute_capability))
         if self.rpc is not None:
@@ -185,7 +187,7 @@ def parse_rig(text: str, *, json: bool) -> Rig:
             gpus += kind.gpus()
         except RigError as error:
             raise RigError(f"gpus[{i}] {shown(kind.name)}: {error}") from None
-    host = None if entry.host_mib is None else check_mib("host_mib", entry.host_mib)
+    host = None if entry.host_mib is None else check_mib("host_mib", entry.host_mib, few=FEW_HOST_MIB)
     checked = check_gpus(gpus)
     peak = entry.host_bandwidth_gb_s
     return Rig(

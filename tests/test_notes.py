@@ -24,8 +24,11 @@ def test_slots() -> None:
     assert "4 slots (llama-server's choice without -np), unified" in noted(made_up("-c 4096"))
     assert "1,503 MiB in all; with -np 1 caches take about 376 MiB" in noted(made_up("-c 4096"))
     shared = replace(made_up("-c 4096"), model=replace(MODEL, own_streams=False))
-    assert "unified: they share 4096 tokens" in noted(shared)
-    assert noted(made_up("-c 4096 -np 2")) == "2 slots share the context: 2048 tokens each"
+    assert "unified: they share 4,096 tokens" in noted(shared)
+    said = "2 slots share the context: 2,048 tokens each"
+    assert noted(made_up("-c 4096 -np 2")) == f"{said}; -c 8192 gives 4,096 to each"
+    all_of_it = replace(made_up("-c 4096 -np 2"), model=replace(MODEL, n_ctx_train=2048))
+    assert noted(all_of_it) == said
     assert "without -np" not in noted(made_up("-c 4096 -np 2 -kvu"))
 
 
@@ -91,8 +94,8 @@ def test_a_refusal_has_none() -> None:
 def test_more_context_than_the_model_was_trained_for() -> None:
     known = replace(made_up("-c 2097152 -np 1"), model=replace(MODEL, n_ctx_train=1048576))
     assert noted(known) == (
-        "more context than the 1048576 tokens that the model was trained for: memory is taken for all of it, and"
-        " llama-server uses 1048576 a slot"
+        "more context than the 1,048,576 tokens that the model was trained for: memory is taken for all of it, and"
+        " llama-server uses 1,048,576 a slot"
     )
     assert noted(replace(known, n_ctx_seq=1048576)) == ""
     assert noted(replace(known, refused=REFUSAL)) == ""

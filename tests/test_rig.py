@@ -7,6 +7,7 @@ import pytest
 
 from memplan.backends.devices import Gpu
 from memplan.backends.known import near_names
+from memplan.backends.make import driver_notes
 from memplan.errors import RigError
 from memplan.rig import parse_gpu_spec, parse_gpus
 from memplan.rig_file import load_rig, parse_rig, write_rig
@@ -86,6 +87,32 @@ def test_wrong_specs(spec: str, said: str) -> None:
     assert said in str(caught.value)
     assert str(caught.value).startswith("--gpu ")
     assert "\n" not in str(caught.value)
+
+
+def test_files_with_gb_for_mib() -> None:
+    for text in ("host_mib = 192\n[[gpus]]\nname = 'RTX 3090'", "[[gpus]]\nname = 'RTX 3090'\ntotal_mib = 24"):
+        with pytest.raises(RigError, match=r"too small to be meant; (192 GB are 196608|24 GB are 24576)"):
+            parse_rig(text, json=False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("A100", "A100 is taken for one with 80 GB; there are some with 40 GB: NAME:TOTAL_MIB says which"),
+        ("Strix Halo", "Strix Halo is taken for one with 128 GB; there are some with 32, 64, 96 GB"),
+        ("M2 Ultra", "M2 Ultra is taken for the one with the most memory, 192 GB; M2 Ultra 96GB names another"),
+        ("A100 40GB", ""),
+        ("A100:81920", ""),
+        ("NVIDIA A100-SXM4-80GB", ""),
+        ("M2 Ultra 64GB", ""),
+        ("RTX 3090", ""),
+    ],
+)
+def test_a_size_that_nobody_said_is_told(spec: str, said: str) -> None:
+    gpus = parse_gpu_spec(f"2*{spec}")
+    assert gpus[0].assumed.startswith(said) and bool(gpus[0].assumed) == bool(said)
+    told = [note for note in driver_notes(gpus) if "is taken for" in note]
+    assert told == ([gpus[0].assumed] if said else [])
 
 
 def test_the_times_sign_counts_too() -> None:

@@ -42,6 +42,11 @@ class Card:
     aliases: tuple[str, ...] = ()
     integrated: bool = False
 
+    @property
+    def other_sizes(self) -> tuple[int, ...]:
+        """GB of memory that this card is sold with too."""
+        return _OTHER_SIZES.get(self.name, ())
+
     def gpu(self, total: int | None = None, free: int | None = None) -> Gpu:
         """This card as a device of a rig; ``total`` and ``free`` in bytes, where they are known better."""
         if total is None:
@@ -61,6 +66,23 @@ def _nvidia(name: str, mib: int, cc: tuple[int, int], sms: int, gbs: int, report
 
 def _tesla(name: str, mib: int, cc: tuple[int, int], sms: int, gbs: int, reported: bool, *aliases: str) -> Card:
     return Card(name, f"Tesla {name}", mib, cc, sms, gbs, reported, aliases)
+
+
+_OTHER_SIZES = {
+    "RTX 5060 Ti": (8,), "RTX 4060 Ti": (8,), "RTX 3080": (12,), "RTX 3060": (8,), "RTX PRO 5000": (72,),
+    "A100 80GB": (40,), "H100": (94,), "H20": (141,), "GH200": (144,), "V100": (16,), "P100": (12,),
+}  # fmt: skip
+"""By name, of NVIDIA's data sheets."""
+
+
+def size_assumed(name: str, taken: int, others: tuple[int, ...]) -> str:
+    """Which memory, GB, was taken for a card whose ``name`` says none, though there are others; else empty."""
+    if not others or re.search(r"[0-9] ?gi?b", name, re.IGNORECASE):
+        return ""
+    return (
+        f"{name} is taken for one with {taken} GB; there are some with {', '.join(map(str, others))} GB:"
+        " NAME:TOTAL_MIB says which"
+    )
 
 
 _PASCAL, _VOLTA, _TURING, _AMPERE_DC, _AMPERE = (6, 1), (7, 0), (7, 5), (8, 0), (8, 6)

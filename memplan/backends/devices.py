@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memplan.backends.vulkan_limits import VulkanLimits, limits_of
 from memplan.errors import RigError, shown
@@ -36,7 +36,7 @@ class Gpu:
     ``bandwidth``: its memory's peak, GB/s, where that was given: plans rank placements by it. ``card``: the name of a
     server's card, where that was given: its ``description`` is the endpoint, as llama.cpp has it. ``limits``: what
     Vulkan's driver says of it, where that was given or assumed; see ``vulkan_limits``. ``sms``: its multiprocessors, 0
-    where they are not known.
+    where they are not known. ``assumed``: which of the sizes that its card comes in was taken, where nobody said.
     """
 
     description: str
@@ -50,6 +50,7 @@ class Gpu:
     card: str = ""
     limits: VulkanLimits | None = None
     sms: int = 0
+    assumed: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.total <= 0 or not 0 <= self.free <= self.total:

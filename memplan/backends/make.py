@@ -93,12 +93,16 @@ def _assumed(gpus: tuple[Gpu, ...]) -> str:
 
 
 def driver_notes(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """What drivers do: whose limits Vulkan's devices have, as their names tell, and how many GPUs CUDA joins."""
+    """What drivers do: whose limits Vulkan's devices have, as their names tell, and how many GPUs CUDA joins.
+
+    And which size of memory was taken for cards that come in several, first.
+    """
     by_driver: dict[str, list[str]] = {}
     for name, gpu in zip(device_names(gpus), gpus, strict=True):
         if gpu.backend == VULKAN and gpu.vulkan_limits.known:
             by_driver.setdefault(gpu.vulkan_limits.driver, []).append(name)
-    notes = [f"{', '.join(names)}: the limits are those of {driver}" for driver, names in by_driver.items()]
+    notes = [*dict.fromkeys(gpu.assumed for gpu in gpus if gpu.assumed)]
+    notes += [f"{', '.join(names)}: the limits are those of {driver}" for driver, names in by_driver.items()]
     if sum(gpu.backend == CUDA for gpu in gpus) > MAX_PEERS + 1:
         notes.append(
             f"on some machines a GPU has at most {MAX_PEERS} peers: then more of them in one process cannot copy to one"

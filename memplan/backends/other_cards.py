@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from memplan.backends.cards import CONTEXT_MIB, MIB
+from memplan.backends.cards import CONTEXT_MIB, MIB, size_assumed
 from memplan.backends.devices import METAL, ROCM, VULKAN, Gpu
 
 _SMALL_MAC_GB = 36
@@ -20,6 +20,7 @@ _SMALL_MAC_GB = 36
 class OtherCard:
     """A GPU; ``total_mib`` None when only the user knows it.  ``integrated``: it has no memory of its own.
     ``bandwidth``: peak GB/s, from its maker's data sheet.  ``chip``: what Mesa's Vulkan driver adds to its name.
+    ``assumed``: which of several sizes of memory the name was taken to mean; empty where it says one, or has one.
     """
 
     description: str
@@ -28,6 +29,7 @@ class OtherCard:
     integrated: bool = False
     bandwidth: float | None = None
     chip: str = ""
+    assumed: str = ""
 
     def gpu(self, total: int, free: int | None) -> Gpu:
         """This card as a device of a rig; bytes."""
@@ -75,6 +77,12 @@ _CARDS: dict[str, OtherCard] = {
 }
 """By name, lower case, without its maker and what drivers add."""
 
+_OTHER_SIZES = {
+    "mi50": (16,), "arc a770": (8,), "strix halo": (32, 64, 96), "8060s": (32, 64, 96),
+    "ryzen ai max+ 395": (32, 64, 96),
+}  # fmt: skip
+"""GB of memory that these come with too."""
+
 _MACS: dict[str, tuple[int, float]] = {
     "m1": (16, 68), "m1 pro": (32, 200), "m1 max": (64, 400), "m1 ultra": (128, 800), "m2": (24, 100),
     "m2 pro": (32, 200), "m2 max": (96, 400), "m2 ultra": (192, 800), "m3": (24, 100), "m3 pro": (36, 150),
@@ -105,12 +113,15 @@ def find_other(name: str) -> OtherCard | None:
         most, bandwidth = _MACS.get(chip, (0, None))
         gb = int(given) if given else most
         total = gb * 1024 * (3 if gb >= _SMALL_MAC_GB else 2) // (4 if gb >= _SMALL_MAC_GB else 3)
-        return OtherCard(
-            "Apple " + " ".join(w.capitalize() for w in chip.split()), METAL, total or None, bandwidth=bandwidth
-        )
-    card = _CARDS.get(_BESIDE.sub("", words))
+        chip = " ".join(word.capitalize() for word in chip.split())
+        says = f"{chip} is taken for the one with the most memory, {gb} GB; {chip} {gb // 2}GB names another"
+        assumed = says if most and not given else ""
+        return OtherCard(f"Apple {chip}", METAL, total or None, bandwidth=bandwidth, assumed=assumed)
+    plain = _BESIDE.sub("", words)
+    card, others = _CARDS.get(plain), _OTHER_SIZES.get(plain, ())
     if card is not None:
-        return card
+        assumed = size_assumed(name, 128 if card is _STRIX_HALO else round((card.total_mib or 0) / 1024), others)
+        return replace(card, assumed=assumed) if assumed else card
     if _METAL_WORDS.search(words):
         return OtherCard(name, METAL)
     if _VULKAN_WORDS.search(words) and "nvidia" not in words:

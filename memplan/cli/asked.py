@@ -34,7 +34,9 @@ def host_of(arguments: Arguments) -> int | None:
     """The host's memory that ``--host-mib`` gives, bytes. Raises FlagError."""
     if arguments.host_mib is None:
         return None
-    return whole("--host-mib", arguments.host_mib, 1, 1 << 30) << 20
+    from memplan.rig import FEW_HOST_MIB, check_mib
+
+    return check_mib("--host-mib", whole("--host-mib", arguments.host_mib, 1, 1 << 30), few=FEW_HOST_MIB)
 
 
 def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:

@@ -132,9 +132,15 @@ def _with_x(arguments: Arguments, axes: list[Axis], wanted: str) -> tuple[list[A
         if axis.is_context:
             return axes, axis
     swept = next((axis for axis in axes if axis.is_context), None)
-    if numbers and (swept or parse_flags(arguments.flags, arguments.app).given & {"-c", "--ctx-size"}):
+    fixed = parse_flags(arguments.flags, arguments.app).n_ctx
+    if numbers and (swept or fixed):
         return axes, numbers[0]
     if swept:
         return axes, swept
+    if fixed:
+        raise FlagError(
+            f"-c {fixed}: fixes the context, and no other number is varied; leave it out, or vary it:"
+            f" --over ctx=4096:{max(8192, fixed)}"
+        )
     context = Axis("ctx", ("-c",), ())
     return [*axes, context], context

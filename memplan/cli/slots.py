@@ -18,9 +18,9 @@ Usage: memplan slots MODEL [llama-server's flags] [options]
 
   A row for each number of slots: with a part of the context each, and all
   sharing one (-kvu); for DeepSeek-V4 on both paths of the indexer. What caches
-  and compute buffers take, how much context a slot gets, and whether it fits. What llama-server
-  does without -np, 4 slots that share one context, is marked as the default.
-  Where it does not fit but fewer slots do, the last line says so.
+  and compute buffers take, how much context a slot gets, and whether it fits.
+  What llama-server does without -np, 4 slots that share one context, is marked
+  as the default. Where it does not fit but fewer slots do, the last line says so.
 
 Options:
   --np N,N,...       slots to try (1,2,4,8)

@@ -231,6 +231,7 @@ def plan_table(plan: Plan, *, width: int = 80, colour: bool = False, unicode: bo
 
 def _share_lines(plan: Plan, unicode: bool) -> list[Any]:
     from memplan.output.columns import column_lines
+    from memplan.output.words import mib
 
     experts = any(share.experts for share in plan.shares)
     rows = []
@@ -240,7 +241,7 @@ def _share_lines(plan: Plan, unicode: bool) -> list[Any]:
             (
                 share.device,
                 ", ".join(filter(None, (layers, "output" if share.output else ""))),
-                *((f"{share.experts}", f"{share.expert_bytes // MIB:,}") if experts else ()),
+                *((f"{share.experts}", mib(share.expert_bytes)) if experts else ()),
             )
         )
     titles = ("", "layers", *(("experts", "MiB") if experts else ()))

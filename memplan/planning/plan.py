@@ -11,6 +11,7 @@ from memplan.errors import FlagError, shown
 from memplan.estimator import check_compute
 from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
+from memplan.notes import mib
 from memplan.planning.feed_forward import in_parts
 from memplan.planning.fit_floor import no_less_than_fit
 from memplan.planning.layer_costs import LayerCosts
@@ -196,14 +197,14 @@ def _why(search: Search, chosen: Sequence[str]) -> str:
     known = search.closest()
     if known is None:
         lacks = search.estimate(()).host_lacks
-        return f"nothing fits; the host is {_mib(lacks)} short" if lacks else "nothing fits"
+        return f"nothing fits; the host is {mib(lacks, up=True)} short" if lacks else "nothing fits"
     args, closest = known
     short = []
     for device, margin in zip(closest.devices, search.problem.margins, strict=True):
         if device.used and device.left < margin:
-            short.append(f"{device.name} is {_mib(margin - device.left)} short of its margin")
+            short.append(f"{device.name} is {mib(margin - device.left, up=True)} short of its margin")
     if closest.host_lacks:
-        short.append(f"the host is {_mib(closest.host_lacks)} short")
+        short.append(f"the host is {mib(closest.host_lacks, up=True)} short")
     said = f"nothing fits; at best {', '.join(short)}" if short else "nothing fits"
     least = min((device.left for device in closest.devices if device.used), default=-1)
     if least >= 0 and closest.fits:
@@ -221,9 +222,9 @@ def _too_large(search: Search) -> str:
     beside = sum(gpu.free for gpu in gpus if not rig.unified or gpu.backend == RPC)  # the others' is the host's
     if weights <= rig.host_total + beside:
         return ""
-    on_gpus = f" and the {_mib(beside)} that are free on all GPUs together" if beside else ""
+    on_gpus = f" and the {mib(beside)} that are free on all GPUs together" if beside else ""
     return (
-        f"the weights alone are {_mib(weights)}, more than the host's {_mib(rig.host_total)}{on_gpus}: take a smaller"
+        f"the weights alone are {mib(weights)}, more than the host's {mib(rig.host_total)}{on_gpus}: take a smaller"
         " quantisation, or more memory"
     )
 
@@ -233,7 +234,7 @@ def _like_fit(more: tuple[int, int], args: Sequence[str]) -> str:
     nbytes, layers = more
     return (
         f"{layers} more layer{'s are' if layers > 1 else ' is'} on the host than need be, so that no fewer bytes are on"
-        f" GPUs than llama.cpp's own --fit puts there; with {_mib(nbytes)} less: {' '.join(map(shlex.quote, args))}"
+        f" GPUs than llama.cpp's own --fit puts there; with {mib(nbytes)} less: {' '.join(map(shlex.quote, args))}"
     )
 
 
@@ -268,7 +269,7 @@ def _notes(
         pass
     elif on_host.experts:
         yield (
-            f"{_mib(total - on_host.expert_bytes)} of {_mib(total)} of experts{free} are on GPUs; {on_host.experts} of"
+            f"{mib(total - on_host.expert_bytes)} of {mib(total)} of experts{free} are on GPUs; {on_host.experts} of"
             f" {_count(sum(share.experts for share in shares), 'expert tensor')}{free}"
             f" {'is' if on_host.experts == 1 else 'are'} on the host, in"
             f" {_count(len(touched) + min(layout.first, n_layer), 'layer')}, each of which costs two splits a token"
@@ -297,7 +298,7 @@ def _notes(
         else:
             yield (
                 f"for prompts, experts on the host are copied through {costs.names[own]}: its compute buffer takes"
-                f" {_mib(estimate.devices[costs.devices[own]].compute)}; --no-op-offload computes them on the host"
+                f" {mib(estimate.devices[costs.devices[own]].compute)}; --no-op-offload computes them on the host"
                 " instead"
             )
     if layout.one_copy and not (layout.host or layout.moved):
@@ -312,7 +313,3 @@ def _notes(
 
 def _count(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
-
-
-def _mib(size: int) -> str:
-    return f"{-(-size // MIB):,} MiB"

@@ -107,7 +107,7 @@ def test_scripts_say_what_is_not_exact(style: str, capsys: pytest.CaptureFixture
     out, err = capsys.readouterr()
     said = err if style == "args" else out
     assert "not exact: llama.cpp build 10300 is not modelled" in said
-    assert "more context than the 1048576 tokens" in said
+    assert "more context than the 1,048,576 tokens" in said
     assert (err == "") == (style != "args")
     assert all(line[:1] in "#;" for line in out.splitlines() if "not exact" in line)
 
