@@ -42,7 +42,9 @@ def is_builtin(name: str) -> bool:
 
 def near_names(name: str) -> str:
     """The built-in models that are called like ``name``, and where all of them are listed."""
-    near = get_close_matches(name.partition(":")[0].lower(), MODELS, n=3, cutoff=0.5)
+    begun = name.partition(":")[0].lower()
+    longer = [model for model in MODELS if begun and model.startswith(begun)]
+    near = list(dict.fromkeys([*longer, *get_close_matches(begun, MODELS, n=3, cutoff=0.5)]))[:3]
     listed = "memplan models lists those that are built in"
     return f"did you mean {' or '.join(near)}? {listed}" if near else listed
 
