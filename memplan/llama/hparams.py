@@ -184,14 +184,15 @@ def common(k: Keys, release: Release) -> dict[str, Any]:
     }
 
 
-def swa_pattern(k: Keys, fields: Mapping[str, Any], period: int) -> tuple[bool, ...]:
+def swa_pattern(k: Keys, fields: Mapping[str, Any], period: int, release: Release) -> tuple[bool, ...]:
     """Which layers slide: as the file says, or all but each ``period``-th (``load_swa_pattern``)."""
     n_all = fields["n_layer_all"]
     n_layer = n_all - fields["n_layer_nextn"]
     key = "attention.sliding_window_pattern"
-    if isinstance(k.value(key), tuple | SkippedArray):
+    if not isinstance(k.value(key), tuple | SkippedArray):
+        period = k.u32(key, period)
+    elif release.swa_pattern_by_layer:
         return swa_layers(k, n_all)
-    period = k.u32(key, period)
     return tuple([il < n_layer and (period == 0 or il % period < period - 1) for il in range(n_all)])
 
 

@@ -88,7 +88,7 @@ class Gemma3(Architecture[Gemma3HParams]):
         fields = common(k, release)
         fields["n_swa"] = k.u32("attention.sliding_window", 0)
         if fields["n_swa"]:
-            fields["is_swa"] = swa_pattern(k, fields, 6)
+            fields["is_swa"] = swa_pattern(k, fields, 6, release)
         softcaps = k.f32("final_logit_softcapping", 0.0) != 0
         k.f32("attention.layer_norm_rms_epsilon")
         return Gemma3HParams(**fields, softcaps=softcaps)

@@ -81,7 +81,7 @@ class GptOss(Architecture[GptOssHParams]):
         fields = common(k, release)
         k.f32("attention.layer_norm_rms_epsilon")
         n_ff_exp = k.u32_a_layer("expert_feed_forward_length", fields["n_layer_all"])[0]
-        fields |= {"n_swa": k.u32("attention.sliding_window"), "is_swa": swa_pattern(k, fields, 2)}
+        fields |= {"n_swa": k.u32("attention.sliding_window"), "is_swa": swa_pattern(k, fields, 2, release)}
         return GptOssHParams(**fields, n_ff_exp=n_ff_exp)
 
     def tensors(

@@ -120,7 +120,7 @@ class Llama4(Architecture[Llama4HParams]):
         no_rope_step = fields["n_layer_all"] - fields["n_layer_nextn"]
         if k.u32("attention.sliding_window", CHUNK):
             no_rope_step = NO_ROPE_STEP
-            fields |= {"n_swa": CHUNK, "is_swa": swa_pattern(k, fields, 4)}
+            fields |= {"n_swa": CHUNK, "is_swa": swa_pattern(k, fields, 4, release)}
         return Llama4HParams(
             **fields,
             n_ff_exp=n_ff_exp,

@@ -30,6 +30,7 @@ B9842 = Release(
     skips_mtp_blocks=False,
     reads_large_embeddings_lazily=False,
     qwen35_skips_mtp_blocks=False,
+    swa_pattern_by_layer=False,
     loads_mtp_biases=True,
     caches_mtp_blocks=True,
     indexer=Indexer.UNFUSED,
@@ -350,7 +351,14 @@ _B10985 = _read(
     cuda_sums_strided_rows=True,
     cuda_dups_integers=True,
 )
-_B11063 = _read(_B10985, 11063, 10985, "Metal's products of experts keep room for scaling factors.")
+_B11063 = _read(
+    _B10985,
+    11063,
+    10985,
+    "Metal's products of experts keep room for scaling factors. Gemma 3, gpt-oss and Llama 4 slide in the layers that"
+    " an array of the file says.",
+    swa_pattern_by_layer=True,
+)
 _B11149 = _read(
     _B11063,
     11149,

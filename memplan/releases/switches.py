@@ -90,6 +90,10 @@ class Release:
     """Gemma 4's embeddings by layer are read as they are needed where they are large, out of plain memory
     (llama-model-loader.cpp: lazy_read)."""
 
+    swa_pattern_by_layer: bool
+    """Gemma 3, gpt-oss and Llama 4 slide in the layers that an array of the file says (load_swa_pattern). Before, an
+    array was passed over."""
+
     loads_mtp_biases: bool
     """Biases of queries, keys and values are loaded for MTP blocks that are skipped (llama-model.cpp:
     create_tensor_qkv)."""
