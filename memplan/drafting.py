@@ -7,6 +7,8 @@ Follows common/speculative.cpp (``common_base_params_to_speculative``, ``common_
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from memplan.errors import UnsupportedArchitecture
@@ -16,8 +18,9 @@ from memplan.gguf.types import F32, I32
 from memplan.llama import checks
 from memplan.llama.context import ContextParams, GivenOut, Reservation
 from memplan.llama.flags import Flags
+from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder
-from memplan.llama.placement import Placement, too_many_devices
+from memplan.llama.placement import Placement, select_devices, too_many_devices
 from memplan.llama.refusals import Refusal
 from memplan.llama.speculation import BLOCK_TYPES
 from memplan.loaded import Made, Model, load, make_context
@@ -47,6 +50,8 @@ class DraftContext:
 
     made: Made
     reserved: Reservation
+    elsewhere: str = ""
+    """Where its layers go instead, once memory is really taken."""
 
 
 def find_drafter(question: Question, served: Model, params: ContextParams) -> Drafter | str | None:
@@ -73,6 +78,8 @@ def find_drafter(question: Question, served: Model, params: ContextParams) -> Dr
         model = load(question.draft, own, question.release)
     except UnsupportedArchitecture as fault:
         return f"the draft model: {fault}"
+    if not model.arch.graph_followed:
+        return f"the draft model: architecture {model.arch.name} is not modelled"
     if mtp or flags.drafting == "draft-eagle3":
         if not mtp or model.mtp is None:
             return f"{flags.drafting} with {model.arch.name} is not modelled"
@@ -110,20 +117,30 @@ def draft_flags(flags: Flags, params: ContextParams, release: Release, *, own: b
 
 
 def make_draft(
-    question: Question, workshop: Workshop, drafter: Drafter, served: Made, buffers: BufferMap, plain: bool
+    question: Question,
+    workshop: Workshop,
+    drafter: Drafter,
+    served: Made,
+    used: Mapping[str, int],
+    buffers: BufferMap,
+    plain: bool,
 ) -> DraftContext | Refusal:
     """The context in which ``drafter`` drafts for what is ``served``, or why llama-server makes none.
 
-    ``buffers``: where the weights of what is served lie.
+    ``used``: what that takes, by buffer type.  ``buffers``: where its weights lie.
     """
     model, flags, release = drafter.model, drafter.flags, question.release
     hp = model.hparams
     placement: Placement | Refusal = served.placement
+    elsewhere = ""
     if drafter.own:
         refusal = checks.check_load(hp, release) or model.tensors.refusal
         if refusal is not None:
             return refusal
-        placement, own = workshop.place(model.tensors, hp.n_layer_all, flags)
+        placement, own = workshop.place(model.tensors, hp.n_layer_all, sharing(flags, workshop, states(served.memory)))
+        loaded, _ = workshop.place(model.tensors, hp.n_layer_all, sharing(flags, workshop, used))
+        if isinstance(placement, Placement) and isinstance(loaded, Placement):
+            elsewhere = moved(placement, loaded)
         buffers = Beside(own, buffers, frozenset(t.role for t in model.tensors.tensors))
     if isinstance(placement, Refusal):
         return placement
@@ -143,11 +160,37 @@ def make_draft(
         return refusal
     given = GivenOut(sampled=sampled(flags, placement))
     if not given.sampled:
-        return DraftContext(Made(placement, memory, first), reserved)
+        return DraftContext(Made(placement, memory, first), reserved, elsewhere)
     context = make_context(
         question, workshop, model, flags, placement, memory, buffers, given=given, settled=reserved.fused, plain=plain
     )
-    return DraftContext(Made(placement, memory, context), replace(context.reserve(), disabled=reserved.disabled))
+    again = replace(context.reserve(), disabled=reserved.disabled)
+    return DraftContext(Made(placement, memory, context), again, elsewhere)
+
+
+def sharing(flags: Flags, workshop: Workshop, used: Mapping[str, int]) -> Flags:
+    """The flags with ``-ts`` in place of the free memory of which some is ``used`` by now, by buffer type.
+
+    A drafter's layers go by what is free when it is loaded, where ``-ts`` says nothing (``load_tensors``).
+    """
+    if any(flags.tensor_split):
+        return flags
+    devices = select_devices(flags, workshop.machine)
+    return replace(flags, tensor_split=tuple([float(max(0, d.free - used.get(d.buft.name, 0))) for d in devices]))
+
+
+def states(memory: Memory) -> dict[str, int]:
+    """Bytes of states by buffer type: all that a llama.cpp which plans, and allocates nothing else, takes of a GPU."""
+    found = [c for c in memory.caches.values() if any(t.kind == "state" for t in c.tensors)]
+    return dict(Memory({str(i): c for i, c in enumerate(found)}).context)
+
+
+def moved(placed: Placement, loaded: Placement) -> str:
+    """Where layers go, if they go elsewhere once memory is really taken; empty where they do not."""
+    if [d.name for d in (*placed.layers, placed.output)] == [d.name for d in (*loaded.layers, loaded.output)]:
+        return ""
+    count = Counter(d.name for d in (*loaded.layers, loaded.output))
+    return ", ".join(f"{n} on {name}" for name, n in count.items())
 
 
 def sampled(flags: Flags, placement: Placement) -> int:

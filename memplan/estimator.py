@@ -80,6 +80,8 @@ class Answer:
     """The same of the context that drafts."""
     uncounted: str = ""
     """Why what drafts is not counted, though something does."""
+    elsewhere: str = ""
+    """Where the layers of what drafts go instead, once memory is really taken."""
 
     @property
     def weight_use(self) -> WeightUse:
@@ -111,7 +113,19 @@ def answer(question: Question, plain: bool = False) -> Answer:
         read = f"{release.name} was asked about other architectures alone; {model.arch.name} goes by its source"
         keys = "; ".join(filter(None, (read, keys)))
     graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
-    reasons = (*approximate(rig.gpus), *server_reasons(flags, rig), *flags.inexact, question.release_note, keys, graphs)
+    elsewhere = found.elsewhere and (
+        "the draft model's layers are placed by what is free before anything is loaded; by what is then left they go"
+        f" {found.elsewhere}: give -ts, or -devd"
+    )
+    reasons = (
+        elsewhere,
+        *approximate(rig.gpus),
+        *server_reasons(flags, rig),
+        *flags.inexact,
+        question.release_note,
+        keys,
+        graphs,
+    )
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)
     if found.uncounted:
         notes += (f"what drafts is not counted: {found.uncounted}",)
@@ -205,7 +219,8 @@ class _Work:
         if not isinstance(drafter, Drafter):
             found = self._estimate(params, placement, memory, reserved, context)
             return Answer(found, model, made, uncounted=drafter or "")
-        drafts = self._draft(drafter, made, buffers)
+        uses = buffer_uses(placement.model, memory.context, _compute(reserved))
+        drafts = self._draft(drafter, made, {name: use.used for name, use in uses.items()}, buffers)
         if drafter.layer_inputs:
             given = GivenOut(drafter.layer_inputs)
             context = make_context(
@@ -217,16 +232,18 @@ class _Work:
         found = self._estimate(params, placement, memory, reserved, context)
         if isinstance(drafts, Refusal):
             return Answer(replace(found, draft_refused=drafts), model, made)
-        return Answer(self._with_draft(found, drafter, drafts), model, made, drafts.made)
+        return Answer(self._with_draft(found, drafter, drafts), model, made, drafts.made, elsewhere=drafts.elsewhere)
 
     @property
     def mapped(self) -> bool:
         """Whether the host's weights are pages of the file, as in a server that runs, which ``filled`` asks about."""
         return bool(self.question.filled) and self.flags.load_mode in ("auto", "mmap", "mmap+mlock")
 
-    def _draft(self, drafter: Drafter, made: Made, buffers: PlacedBuffers) -> DraftContext | Refusal:
+    def _draft(
+        self, drafter: Drafter, made: Made, used: Mapping[str, int], buffers: PlacedBuffers
+    ) -> DraftContext | Refusal:
         try:
-            return make_draft(self.question, self.workshop, drafter, made, buffers, self.plain)
+            return make_draft(self.question, self.workshop, drafter, made, used, buffers, self.plain)
         except FAULTS as fault:
             return _abort(str(fault))
 

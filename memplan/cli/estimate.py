@@ -96,10 +96,12 @@ def read_question(arguments: Arguments) -> Question:
     release, note = find_release(arguments.llama)
     paths = paths_of(arguments)
     notes, inexact = about_machine(machine)
-    loads = (Load(open_model(model, access_of(arguments, model))),)
+    loads = [Load(open_model(model, access_of(arguments, model)))]
+    if flags.drafting and flags.draft_model:
+        loads.append(Load(open_model(flags.draft_model, access_of(arguments, flags.draft_model)), "draft"))
     filled = None if arguments.filled is None else whole("--filled", arguments.filled, 0)
     reserve = read_reserve(arguments, rig)
-    return Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
+    return Question(tuple(loads), flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
 
 
 def read_reserve(arguments: Arguments, rig: Rig) -> tuple[int, ...]:

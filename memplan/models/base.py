@@ -19,7 +19,7 @@ from memplan.llama.memory.kv import CacheBuilder, kv_memory
 
 if TYPE_CHECKING:
     from memplan.ggml.backend import Buffer, BufferType
-    from memplan.gguf.header import TensorInfo
+    from memplan.gguf.header import Header, TensorInfo
     from memplan.llama.flags import Flags
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
@@ -107,6 +107,10 @@ class Architecture(ABC, Generic[H]):
     """Parts that can be fused or not, by the names that ``--path`` takes."""
     graph_followed = True
     """Whether the graph is known, and with it compute buffers."""
+
+    def of_file(self, header: Header) -> Architecture[Any]:
+        """The form that a file's models have, where there are several."""
+        return self
 
     def graph_of(self, release: Release) -> type[ModelGraph[H]]:
         """What builds the graph in a release."""

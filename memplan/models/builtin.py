@@ -68,9 +68,16 @@ def builtin_header(name: str) -> Header:
 def header_of(model: BuiltinModel, recipe: Recipe, name: str) -> Header:
     """The header of a model with a recipe, as a file of it would have: what llama.cpp asks for, no more."""
     metadata, types = _metadata(model, recipe)
-    extra = _Has((*model.extra, *(("nextn.eh_proj.weight", "nextn.shared_head_norm.weight") if recipe.nextn else ())))
+    extra = _Has(
+        model.shapes,
+        (
+            *model.extra,
+            *model.shapes,
+            *(("nextn.eh_proj.weight", "nextn.shared_head_norm.weight") if recipe.nextn else ()),
+        ),
+    )
     bare = Header(3, metadata, extra, DEFAULT_ALIGNMENT, 1, name, types)
-    arch = find_architecture(model.arch)
+    arch = find_architecture(model.arch).of_file(bare)
     hp = arch.load_hparams(Keys(bare, arch.name), LATEST)
     tensors: dict[str, TensorInfo] = {}
     offset = 0
@@ -98,10 +105,10 @@ def _scale_of(name: str) -> str:
 
 
 class _Has(dict[str, TensorInfo]):
-    """Says of a tensor's name whether the file has it, by its kind; a mapping that holds nothing."""
+    """Says of a tensor's name whether the file has it, by its kind; a mapping that holds those of ``shapes`` alone."""
 
-    def __init__(self, kinds: Iterable[str]) -> None:
-        super().__init__()
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], kinds: Iterable[str]) -> None:
+        super().__init__({name: TensorInfo(name, shape, F32, 0) for name, shape in shapes.items()})
         self._kinds = frozenset(kinds)
 
     def __contains__(self, name: object) -> bool:

@@ -17,6 +17,7 @@ class BuiltinModel:
     ``name``: what it is called by.  ``about``: one line.  ``arch``: its architecture.  ``keys``: its metadata behind
     the architecture's name.  ``default``: the recipe of the bare name.  ``extra``: optional tensors that its files
     have, by kind (``attn_q.bias``).  ``absent``: tensors that are not in them all the same, by name.
+    ``shapes``: of tensors by which a loader goes, where keys do not tell, by kind.
     """
 
     name: str
@@ -27,6 +28,7 @@ class BuiltinModel:
     recipes: Mapping[str, Recipe] = field(default_factory=lambda: COMMON)
     extra: tuple[str, ...] = ("output.weight",)
     absent: frozenset[str] = frozenset()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

@@ -10,7 +10,7 @@ from memplan.gguf.header import Value
 from memplan.models.builtin_model import BuiltinModel, gguf_keys
 from memplan.models.catalogue_attention import ROWS as ATTENTION
 from memplan.models.catalogue_latent import ROWS as LATENT
-from memplan.models.recipes import COMMON, DEEPSEEK4, Recipe
+from memplan.models.recipes import COMMON, DEEPSEEK4, DSPARK, Recipe
 
 
 def deepseek4(
@@ -51,6 +51,12 @@ PRO: Mapping[str, Value] = {
 """What DeepSeek-V4-Pro has otherwise than Flash, its first layers' ratios aside."""
 
 
+def _dspark() -> dict[str, Value]:
+    """What drafts for Flash: stages of its own kind, attention over the window alone."""
+    keys = deepseek4(changed={"block_count": 3, "hash_layer_count": 0, "block_size": 5})
+    return {**keys, "attention.compress_ratios": (0, 0, 0), "target_layers": (41, 42, 43)}
+
+
 _QWEN3 = gguf_keys(
     context_length=262144, key_length=128, value_length=128, layer_norm_rms_epsilon=1e-6, vocab_size=151936
 )  # fmt: skip
@@ -86,6 +92,10 @@ _ROWS = (
     BuiltinModel(
         "deepseek-v4-flash", "DeepSeek-V4-Flash: 43 layers, 256 experts", "deepseek4", deepseek4(), "antirez-q2",
         DEEPSEEK4,
+    ),
+    BuiltinModel(
+        "deepseek-v4-flash-dspark", "DeepSeek-V4-Flash's drafter: 3 stages, 256 experts", "dflash",
+        _dspark(), "mxfp4", DSPARK, extra=(), shapes={"markov_w1.weight": (256, 129280), "conf_proj.weight": (4352, 1)},
     ),
     BuiltinModel(
         "deepseek-v4-pro", "DeepSeek-V4-Pro: 61 layers, 384 experts", "deepseek4", deepseek4((128, 128), PRO), "mxfp4",

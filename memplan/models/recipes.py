@@ -117,6 +117,18 @@ DEEPSEEK4: Mapping[str, Recipe] = {
 }  # fmt: skip
 """Recipes of DeepSeek-V4's files."""
 
+DSPARK: Mapping[str, Recipe] = {
+    "mxfp4": Recipe(
+        "experts mxfp4 as published, attention q8_0, the rest bf16 and f32",
+        (
+            Rule("fc", "q8_0"),
+            Rule("markov_w[12]", "bf16"),
+            *_deepseek4("mxfp4", "mxfp4", "q8_0", "q8_0", ("q8_0", "q8_0"), "bf16", router="bf16"),
+        ),
+    ),
+}
+"""Recipes of the drafter that comes with DeepSeek-V4-Flash."""
+
 KEPT_F32 = Rule("ffn_gate_inp(_shexp)?|ssm_(conv1d.*|norm|a|d)|per_layer_model_proj|indexer[.][kq]_proj", "f32")
 """What llama-quantize leaves as it is."""
 

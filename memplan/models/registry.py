@@ -20,6 +20,7 @@ ARCHITECTURES = (
     "deepseek2",
     "deepseek32",
     "deepseek4",
+    "dflash",
     "ernie4_5-moe",
     "gemma3",
     "gemma4",
@@ -67,7 +68,7 @@ def architecture(header: Header) -> Architecture[Any]:
     if name not in ARCHITECTURES and f"{name}.embedding_length" not in header.metadata:
         known = ", ".join(ARCHITECTURES)
         raise UnsupportedArchitecture(f"architecture {shown(str(name))} is not modelled; memplan knows {known}")
-    return find_architecture(str(name))
+    return find_architecture(str(name)).of_file(header)
 
 
 @names_file

@@ -37,6 +37,7 @@ from memplan.ggml.ops.recurrent import gated_delta_net, ssm_conv, ssm_scan
 from memplan.ggml.ops.rope import ROPE_IMROPE, ROPE_MROPE, ROPE_NEOX, ROPE_NORMAL, rope
 from memplan.ggml.ops.shaped import (
     arange,
+    argmax,
     argsort,
     argsort_top_k,
     cast,
@@ -78,6 +79,7 @@ __all__ = [
     "add_id",
     "add_inplace",
     "arange",
+    "argmax",
     "argsort",
     "argsort_top_k",
     "cast",

@@ -97,6 +97,13 @@ def argsort(a: Tensor) -> Tensor:
     return result("ARGSORT", I32, a.ne, [a])
 
 
+def argmax(a: Tensor) -> Tensor:
+    """The number of the largest element of each row, i32 (``ggml_argmax``)."""
+    if a.ne[2] != 1 or a.ne[3] != 1:
+        failed("ggml_is_matrix(a)")
+    return result("ARGMAX", I32, (a.ne[1], 1, 1, 1), [a])
+
+
 def argsort_top_k(a: Tensor, k: int) -> Tensor:
     """The first ``k`` of a full sort: a view of ``argsort`` (``ggml_argsort_top_k``)."""
     if not (a.ne[0] >= k):

@@ -149,7 +149,7 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
         )
 
     @property
-    def mtp(self) -> Architecture[DeepSeek4HParams]:
+    def mtp(self) -> Architecture[DeepSeek4HParams] | None:
         """``llama_model_deepseek4::graph_mtp``."""
         return _MTP
 

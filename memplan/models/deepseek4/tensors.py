@@ -29,11 +29,12 @@ def wanted(hp: DeepSeek4HParams, load_mtp: bool, release: Release) -> Iterator[W
     yield Wanted("output_hc_scale.weight", (1,))
     for il in range(hp.n_layer_all):
         skip = il >= hp.n_layer and not load_mtp
-        for w in _block(hp, il, release):
+        for w in block(hp, il, release):
             yield replace(w, skip=True) if skip else w
 
 
-def _block(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Wanted]:
+def block(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Wanted]:
+    """Those of one block."""
     yield from _attention(hp, il, release)
     yield from _compressors(hp, il, release)
     yield from _ffn(hp, il, release)

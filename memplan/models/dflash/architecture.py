@@ -1,0 +1,97 @@
+"""What block drafters answer as an architecture, in each of their two forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from memplan.llama.memory.iswa import iswa_memory
+from memplan.llama.memory.kv import kv_memory
+from memplan.llama.refusals import Refusal, died
+from memplan.models.base import Architecture
+from memplan.models.deepseek4.architecture import DeepSeek4
+from memplan.models.deepseek4.hparams import DeepSeek4HParams
+from memplan.models.dflash.graph import PlainGraph, StagesGraph
+from memplan.models.dflash.hparams import PlainHParams, StagesHParams, load_plain, load_stages
+from memplan.models.dflash.tensors import wanted_plain, wanted_stages
+
+if TYPE_CHECKING:
+    from memplan.gguf.header import Header, TensorInfo
+    from memplan.llama.keys import Keys
+    from memplan.llama.memory.base import Memory
+    from memplan.llama.memory.kv import CacheBuilder
+    from memplan.llama.weights import Wanted
+    from memplan.releases import Release
+
+
+class Stages(DeepSeek4):
+    """Stages of DeepSeek-V4's kind: its fused ops, and its room for nodes."""
+
+    name = "dflash"
+    graph = StagesGraph
+
+    @property
+    def mtp(self) -> None:
+        """A drafter has no drafter."""
+        return None
+
+    def load_hparams(self, k: Keys, release: Release) -> StagesHParams:
+        """``load_arch_hparams``."""
+        return load_stages(k, release)
+
+    def tensors(
+        self, hp: DeepSeek4HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        assert isinstance(hp, StagesHParams)  # what ``load_hparams`` made
+        return wanted_stages(hp, have, release)
+
+    def memory(self, hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -> Memory:
+        """Sliding keys; values have room, too, and nothing writes them."""
+        return iswa_memory(build)
+
+    def one_cache_type(self, hp: DeepSeek4HParams, release: Release) -> bool:
+        """Values have a cache."""
+        return False
+
+    def layer_inputs(self, hp: DeepSeek4HParams) -> frozenset[int]:
+        """``target_layer_ids``."""
+        assert isinstance(hp, StagesHParams)  # what ``load_hparams`` made
+        return hp.targets
+
+    def check_graph(self, hp: DeepSeek4HParams, memory: Memory, release: Release) -> Refusal | None:
+        """Why llama.cpp dies while it builds the first graph."""
+        return died("hc == 4") if hp.hc_mult != 4 else None
+
+
+class DFlash(Architecture[PlainHParams]):
+    """``llama_model_dflash``, in its plain form."""
+
+    name = "dflash"
+    graph = PlainGraph
+
+    def of_file(self, header: Header) -> Architecture[Any]:
+        """A file with hyper-connections has stages."""
+        return STAGES if header.metadata.get("dflash.hyper_connection.count") else self
+
+    def load_hparams(self, k: Keys, release: Release) -> PlainHParams:
+        """``load_arch_hparams``."""
+        return load_plain(k, release)
+
+    def tensors(
+        self, hp: PlainHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``."""
+        return wanted_plain(hp, have, release)
+
+    def memory(self, hp: PlainHParams, build: CacheBuilder, release: Release) -> Memory:
+        """One cache, or two where some layers slide."""
+        return iswa_memory(build) if hp.n_swa else kv_memory(build)
+
+    def layer_inputs(self, hp: PlainHParams) -> frozenset[int]:
+        """``target_layer_ids``."""
+        return hp.targets
+
+
+STAGES = Stages()
+ARCHITECTURE = DFlash()
