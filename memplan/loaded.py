@@ -133,7 +133,7 @@ def make_context(
     return Context(
         params,
         devices,
-        model.graphs.at(memory, buffers, question.release, question.paths, params.n_tokens, given),
+        model.graphs.at(memory, buffers, question.release, question.paths, params.n_tokens, placement.n_tensors, given),
         flash_attn=checks.flash_attn(flags, question.release),
         parallel=placement.pipeline_parallel,
         op_offload=flags.op_offload,

@@ -75,7 +75,8 @@ class Placement:
 
     ``devices``: the GPUs in use, in order.  ``layers``: the device of each block (``dev_layer``), MTP blocks too.
     ``output``: the device of the output layer (``dev_output``).  ``tensors``: the buffer type of each weight, by role.
-    ``model``: bytes of weights by buffer type name.  ``n_gpu_layers``: layers wanted on GPUs, the output layer counted.
+    ``model``: bytes of weights by buffer type name.  ``n_tensors``: how many are made.
+    ``n_gpu_layers``: layers wanted on GPUs, the output layer counted.
     ``pipeline_parallel``: whether the scheduler keeps copies of split inputs.
     """
 
@@ -85,6 +86,7 @@ class Placement:
     output: Device
     tensors: Mapping[str, BufferType]
     model: Mapping[str, int]
+    n_tensors: int
     n_gpu_layers: int
     has_tensor_overrides: bool
     pipeline_parallel: bool
@@ -191,13 +193,15 @@ def place(
     if mmap:
         pinned = {d.host_buft for d in devices}
         placed = [machine.cpu.buft if b in pinned else b for b in placed]
+    created = _created(tensors, placed)
     return Placement(
         devices=devices,
         cpu=machine.cpu,
         layers=tuple(layers[:-1]),
         output=layers[-1],
         tensors={t.role: b for t, b in zip(tensors, placed, strict=True)},
-        model=_model_bytes(tensors, placed),
+        model=_model_bytes(created),
+        n_tensors=len(created),
         n_gpu_layers=n_gpu_layers,
         has_tensor_overrides=bool(flags.overrides),
         pipeline_parallel=len(devices) > 1
@@ -275,15 +279,22 @@ def overridden(tensors: Sequence[ModelTensor], flags: Flags) -> set[str]:
     return {names[i] for i, _ in matches(tuple(pattern for pattern, _ in flags.overrides), names)}
 
 
-def _model_bytes(tensors: Sequence[ModelTensor], placed: Sequence[BufferType]) -> dict[str, int]:
+def _created(tensors: Sequence[ModelTensor], placed: Sequence[BufferType]) -> list[tuple[ModelTensor, BufferType]]:
+    """Those that are made: a duplicate is the one of its name that lies in its buffer type already."""
+    created = []
+    there: set[tuple[str, BufferType]] = set()
+    for t, buft in zip(tensors, placed, strict=True):
+        if not (t.duplicated and (t.name, buft) in there):
+            there.add((t.name, buft))
+            created.append((t, buft))
+    return created
+
+
+def _model_bytes(created: Sequence[tuple[ModelTensor, BufferType]]) -> dict[str, int]:
     """Bytes of the model's buffers by type name: tensors in the order they were created, each in its type's buffer."""
     sizes: dict[BufferType, list[int]] = {}
     known: dict[tuple[object, ...], int] = {}
-    there: set[tuple[str, BufferType]] = set()
-    for t, buft in zip(tensors, placed, strict=True):
-        if t.duplicated and (t.name, buft) in there:
-            continue
-        there.add((t.name, buft))
+    for t, buft in created:
         key = (buft, t.type, t.ne)
         if key not in known:
             known[key] = buft.alloc_size(new_tensor(t.type, *t.ne))

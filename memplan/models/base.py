@@ -223,7 +223,6 @@ class ModelGraphs(Generic[H]):
         """``other``: those of the model that this one drafts for, which it takes where it has none (``ctx_other``)."""
         self.arch = arch
         self.hp = hp
-        self.n_tensors = len(tensors.tensors)
         self.weights: Mapping[str, ModelTensor] = tensors.by_role()
         if other is not None:
             lent = {t.role: t for t in other.tensors if t.role in LENT}
@@ -246,13 +245,15 @@ class ModelGraphs(Generic[H]):
         release: Release,
         paths: Paths,
         n_tokens: int,
+        n_tensors: int,
         given_out: GivenOut = NOTHING_GIVEN,
     ) -> PlacedGraphs[H]:
         """The model with its caches, in one placement.
 
-        ``paths``: which fused ops are asked for or ruled out.  ``n_tokens``: of the largest batch.
+        ``paths``: which fused ops are asked for or ruled out.  ``n_tokens``: of the largest batch.  ``n_tensors``:
+        weights that are made.
         """
-        max_nodes = self.arch.max_nodes(n_tokens, self.n_tensors)
+        max_nodes = self.arch.max_nodes(n_tokens, n_tensors)
         return PlacedGraphs(self, memory, buffers, release, paths, max_nodes, given_out)
 
     def parts(self, batch: Batch, fused: Fused, graphs: PlacedGraphs[H]) -> tuple[list[Part], list[int], list[Tensor]]:

@@ -40,7 +40,7 @@ class Gemma3Graph(ModelGraph[Gemma3HParams]):
 
     def head(self) -> Tensor:
         """Embeddings, scaled."""
-        cur = self.cb(ops.scale(self.build_inp_embd()), "inp_scaled", -1)
+        cur = self.build_scaled_inp_embd()
         self.inp_pos = self.build_inp_pos()
         self.inp_attn = self.build_attn_inp_kv_iswa() if self.hp.n_swa else self.build_attn_inp_kv(self.kv_cache())
         self.inp_out_ids = self.build_inp_out_ids()

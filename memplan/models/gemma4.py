@@ -46,7 +46,7 @@ class Gemma4Graph(ModelGraph[Gemma4HParams]):
     def head(self) -> tuple[Tensor, ...]:
         """Embeddings, scaled, and those by layer, if there are any: (size, tokens, layers)."""
         hp, n = self.hp, self.batch.n_tokens
-        cur = self.cb(ops.scale(self.build_inp_embd()), "inp_scaled", -1)
+        cur = self.build_scaled_inp_embd()
         self.inp_pos = self.build_inp_pos()
         self.inp_attn = self.build_attn_inp_kv_iswa()
         self.inp_out_ids = self.build_inp_out_ids()

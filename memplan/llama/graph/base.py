@@ -189,6 +189,14 @@ class GraphBase(Generic[H]):
             self._expand_mixed()
         return self.cb(cur, "embd", -1)
 
+    def build_scaled_inp_embd(self) -> Tensor:
+        """Token embeddings times a constant; where a batch may hold others as well, row by row."""
+        cur = self.build_inp_embd()
+        if self.release.mixed_batches:
+            rows = ops.new_input(F32, 1, self.batch.n_tokens, name="inp_scale_rows")
+            return self.cb(ops.mul(cur, rows), "inp_scaled", -1)
+        return self.cb(ops.scale(cur), "inp_scaled", -1)
+
     def _expand_mixed(self) -> None:
         """Rows of tokens put among rows of embeddings, for a batch of both; not computed either."""
         n = self.batch.n_tokens
