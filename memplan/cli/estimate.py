@@ -67,16 +67,18 @@ def estimate_of(question: Question) -> Estimate:
 def advice(question: Question, result: Estimate) -> str:
     """What would make settings fit that do not: text for the end of the table."""
     from memplan.cli.terminal import width
-    from memplan.llama.servers import rpc_words
+    from memplan.cli.waiting import waiting
     from memplan.output.plan import advice_text
     from memplan.planning.advice import advise
     from memplan.planning.probing import Change
-    from memplan.planning.problem import Problem
+    from memplan.planning.problem import Problem, default_margins
     from memplan.planning.speed import find_bandwidths
 
-    gpus = question.rig.gpus
-    found, plan = advise(Problem(question, (0,) * len(gpus), find_bandwidths(gpus)), result)
-    placed = None if plan is None else (*rpc_words(question.flags, question.rig), *plan.args)
+    rig = question.rig
+    bandwidths = find_bandwidths(rig.gpus, (), rig.host_bandwidth)
+    with waiting("what would fit"):
+        found, plan = advise(Problem(question, default_margins(question), bandwidths), result)
+    placed = None if plan is None else plan.args
     return advice_text(found, placed, width(), plan.drop if isinstance(plan, Change) else ())
 
 

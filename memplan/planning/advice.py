@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from memplan.llama.flags import Flags, same_setting
-from memplan.planning.nearest import without_placement
+from memplan.planning.plan import Plan, make_plan
 from memplan.planning.probing import (
     CONTEXT_STEP,
     LEAST_CONTEXT,
     Change,
-    Prober,
     Words,
     cache_types,
     largest_number,
     slots,
     ubatches,
 )
-from memplan.planning.problem import Candidate, Problem
+from memplan.planning.problem import Problem
 from memplan.planning.search import Search
 from memplan.result import Estimate
 
@@ -37,11 +36,10 @@ class Advice:
     also: tuple[Words, Estimate] | None = None
 
 
-def advise(problem: Problem, found: Estimate) -> tuple[Advice | None, Candidate | Change | None]:
-    """The best single flag that makes ``found``, an estimate that does not fit, fit; and the best placement that does.
+def advise(problem: Problem, found: Estimate) -> tuple[Advice | None, Plan | Change | None]:
+    """The best single flag that makes ``found``, an estimate that does not fit, fit; and the problem's plan.
 
-    The placement keeps all flags, and has layers on the host where nothing else fits; failing that it is a ``Change``,
-    without the placement flags that were given.
+    Where there is no plan with the placement flags that were given, it is a ``Change`` without them.
     The flags are tried in the order of what they cost: slots that nobody asked for, copies of inputs, copies of
     experts, a smaller ubatch, fewer slots, a quantised cache, a smaller context. No margin is asked for: ``fits`` knows
     none.
@@ -49,11 +47,10 @@ def advise(problem: Problem, found: Estimate) -> tuple[Advice | None, Candidate 
     search = Search(replace(problem, margins=(0,) * len(problem.rig.gpus)))
     search.remember((), found)
     advice = next(_changes(search, found), None)
-    placed: Candidate | Change | None = search.find(effort="good")
-    costs = search.costs()
-    if placed is None and costs is not None and costs.first is None and costs.fixed_homes is None:
-        placed = search.find(partial=True, effort="good")
-    return advice, placed or without_placement(search.problem, (), Prober(search.problem))
+    plan = make_plan(problem)
+    if isinstance(plan, Plan):
+        return advice, plan
+    return advice, next((change for change in plan.nearest if change.drop), None)
 
 
 def given(flags: Flags, flag: str) -> bool:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
 
+from memplan.cli import main
 from memplan.estimator import answer
 from memplan.output.plan import advice_text
 from memplan.planning.advice import advise
@@ -62,6 +64,17 @@ def test_where_no_flag_helps_another_placement_does() -> None:
     assert advice is None
     assert placed is not None
     assert estimate(of.with_words(*placed.args)).fits
+
+
+@pytest.mark.parametrize("flags", ["-c 65536 -np 1", "-c 65536 -np 1 -ngl 99 -ts 1,1", "-c 65536 --fit-target 2048"])
+def test_the_placement_is_the_plan_and_repeats_nothing(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("deepseek-v4-flash", "--gpu", "2*RTX 3090", *flags.split())
+    main(["estimate", *line])
+    advised = capsys.readouterr().out.split("another placement:")[1].split("- memplan plan")[0]
+    main(["plan", *line])
+    planned = capsys.readouterr().out.splitlines()[0]
+    assert " ".join(advised.split()) == planned.removeprefix("add: ")
+    assert not {word for word in shlex.split(advised) if word.startswith("-")} & set(flags.split())
 
 
 def test_margins_for_fit() -> None:

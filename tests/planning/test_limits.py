@@ -12,7 +12,7 @@ from memplan.output.plan import advice_text, no_plan_text
 from memplan.planning.advice import advise
 from memplan.planning.plan import NoPlan, Plan, make_plan
 from memplan.planning.probing import Change
-from memplan.planning.problem import Candidate, Problem, leaves_margins
+from memplan.planning.problem import Problem, leaves_margins
 from memplan.planning.search import Search
 from memplan.result import Estimate
 from tests.planning.rigs import MIB, problem
@@ -125,8 +125,8 @@ def test_fewer_slots_keep_their_context() -> None:
 def test_estimate_offers_layers_on_the_host(flags: str) -> None:
     of = problem(flags, ["RTX 4060"], margin=0)
     _, placed = advise(of, fresh(of, ()))
-    assert isinstance(placed, Candidate)
-    assert placed.layout.first > 0
+    assert isinstance(placed, Plan)
+    assert placed.shares[-1].layers is not None
     assert fits(of, placed.args)
 
 
