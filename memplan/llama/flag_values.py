@@ -117,6 +117,11 @@ def load_mode(flag: str, text: str) -> str:
     return choice(flag, text, ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio"))
 
 
+def lazy_mode(flag: str, text: str) -> str:
+    """Whether tensors of which a few rows are needed are read row by row: auto, on or off."""
+    return choice(flag, text, ("auto", "on", "off"))
+
+
 def tensor_split(flag: str, text: str) -> tuple[float, ...]:
     """Proportions, one a device, as 32-bit floats; split at commas and slashes."""
     values = []

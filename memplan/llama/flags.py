@@ -76,6 +76,8 @@ class Flags:
     """``--ctx-checkpoints``, context checkpoints that llama-server keeps for a slot."""
     load_mode: str = "auto"
     """``-lm``, or its older spellings ``--mlock``, ``--no-mmap``, ``-dio``."""
+    lazy_mode: str = "auto"
+    """``-lzm``: whether embeddings by layer are read as they are needed."""
     embeddings: bool = False
     """``--embeddings``, ``--rerank`` or a pooling: every token of a batch is an output."""
     n_draft: int = 0
@@ -435,6 +437,7 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
         ("-cram --cache-ram", "cache_ram", values.whole),
         ("-ctxcp --ctx-checkpoints --swa-checkpoints", "ctx_checkpoints", values.whole),
         ("-lm --load-mode", "load_mode", values.load_mode),
+        ("-lzm --lazy-mode", "lazy_mode", values.lazy_mode),
         ("--mlock", "load_mode", _constant("mlock")),
         ("--mmap", "load_mode", _constant("mmap")),
         ("--no-mmap -ndio --no-direct-io", "load_mode", _constant("none")),
@@ -506,6 +509,7 @@ _WRITTEN: Final[Mapping[str, Callable[[Any], tuple[str, ...]]]] = {
     "cache_ram": _one("--cache-ram"),
     "ctx_checkpoints": _one("--ctx-checkpoints"),
     "load_mode": _one("-lm"),
+    "lazy_mode": _one("-lzm"),
     "embeddings": _switch("--embeddings"),
     "kv_overrides": _list("--override-kv", _kv_override),
     "draft_model": lambda name: ("-md", name) if name else (),

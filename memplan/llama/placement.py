@@ -94,6 +94,7 @@ class Placement:
 
 PLACING = (
     "devices",
+    "lazy_mode",
     "main_gpu",
     "n_gpu_layers",
     "no_host",
@@ -241,7 +242,7 @@ class _Lists:
                 wanted[i] = self._bufts[flags.overrides[rule][1]]
         found = []
         for t, buft in zip(tensors, wanted, strict=True):
-            if t.lazy:
+            if t.lazy and (flags.lazy_mode == "on" or (flags.lazy_mode == "auto" and t.nbytes > LAZY_SIZE)):
                 found.append(self._cpu_buft)
                 continue
             if buft is self._cpu_buft:  # the CPU by name means any memory that the host's list offers
@@ -304,6 +305,9 @@ def _model_bytes(created: Sequence[tuple[ModelTensor, BufferType]]) -> dict[str,
         total[buft.name] = total.get(buft.name, 0) + buffer_bytes(buft, of_type)
     return total
 
+
+LAZY_SIZE = 4 << 30
+"""Bytes above which a tensor is read as its rows are needed, where that is left to llama.cpp (``lazy_read::add``)."""
 
 MAX_BACKENDS = 16
 """GGML_SCHED_MAX_BACKENDS: devices that one scheduler takes, the CPU counted."""

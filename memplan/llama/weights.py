@@ -29,10 +29,6 @@ OUTPUT = -2
 """``ModelTensor.layer`` of the output layer."""
 
 
-LAZY_SIZE = 4 << 30
-"""Bytes above which a tensor may be read as its rows are needed (``lazy_read::add``)."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
     """One weight as it is loaded.
@@ -41,7 +37,7 @@ class ModelTensor:
     hold it.  ``layer``: its block, or INPUT, or OUTPUT.  ``nbytes``: bytes of data.  ``role``: what the graph asks for
     it by; its name, but for what is loaded once more (the embedding as the output) or for several blocks.  ``ssm``: as
     ``Wanted`` has it.  ``duplicated``: it is the one of its name that lies in the same buffer type, if there is one.
-    ``lazy``: its rows are read as they are needed, in plain memory.
+    ``lazy``: its rows may be read as they are needed, in plain memory.
     """
 
     name: str
@@ -90,7 +86,7 @@ class Wanted:
     skip: bool = False
     duplicated: bool = False
     lazy: bool = False
-    """TENSOR_READ_LAZY: where it is large, its rows are read as they are needed, and it lies in plain memory."""
+    """TENSOR_READ_LAZY: its rows may be read as they are needed, in plain memory."""
     op: str = ""
     role: str = ""
     layer: int | None = None
@@ -179,8 +175,7 @@ def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted]) -> Model
         _, kind, suffix = parts_of(w.role or w.name)
         layer = layer_of(w.role or w.name) if w.layer is None else w.layer
         op, role = w.op or op_of(kind, suffix), w.role or w.name
-        lazy = w.lazy and nbytes > LAZY_SIZE
-        loaded.append(ModelTensor(w.name, info.type, ne, op, layer, nbytes, role, w.ssm, w.duplicated, lazy))
+        loaded.append(ModelTensor(w.name, info.type, ne, op, layer, nbytes, role, w.ssm, w.duplicated, w.lazy))
     return ModelTensors(tuple(loaded), tuple(skipped), _count(len(header.tensors), len(loaded) - again + len(skipped)))
 
 

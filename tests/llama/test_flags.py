@@ -164,8 +164,9 @@ def test_a_value_may_look_like_a_flag() -> None:
 def test_every_known_flag_is_accepted() -> None:
     good = {
         "-ot": "a=CPU", "--override-tensor": "a=CPU", "-sm": "layer", "--split-mode": "layer", "-lm": "auto",
-        "--load-mode": "auto", "--override-kv": "a=int:1", "--pooling": "none", "--spec-type": "none", "-ctk": "f16",
-        "-ctv": "f16", "--cache-type-k": "f16", "--cache-type-v": "f16", "-otd": "a=CPU",
+        "--load-mode": "auto", "-lzm": "auto", "--lazy-mode": "auto", "--override-kv": "a=int:1",
+        "--pooling": "none", "--spec-type": "none", "-ctk": "f16", "-ctv": "f16", "--cache-type-k": "f16",
+        "--cache-type-v": "f16", "-otd": "a=CPU",
         "--spec-draft-override-tensor": "a=CPU", "--override-tensor-draft": "a=CPU",
         **dict.fromkeys(("-ctkd", "--spec-draft-type-k", "--cache-type-k-draft"), "f16"),
         **dict.fromkeys(("-ctvd", "--spec-draft-type-v", "--cache-type-v-draft"), "f16"),

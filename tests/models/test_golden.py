@@ -20,6 +20,7 @@ from memplan.gguf.header import Header, parse_header
 from memplan.llama.flags import parse_flags
 from memplan.models.registry import ARCHITECTURES
 from memplan.question import Question
+from memplan.rig import parse_gpus
 from tests.test_golden import Case, check, rig
 
 DATA = Path(__file__).parent.parent / "data"
@@ -47,3 +48,12 @@ def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
 def test_every_architecture_has_answers() -> None:
     asked = {header(case["model"]).metadata["general.architecture"] for case in CASES}
     assert asked == set(ARCHITECTURES) - {"deepseek4", "dflash"}  # see tests/test_golden.py and tests/test_drafts.py
+
+
+@pytest.mark.parametrize(("mode", "mapped"), [("auto", False), ("on", True), ("off", False)])
+def test_embeddings_by_layer_are_read_as_they_are_needed(mode: str, mapped: bool) -> None:
+    """Those of 2,856 MiB where that is asked for; of more than 4 GiB in any case, as llama.cpp's answers have them."""
+    flags = parse_flags(["-c", "4096", "-np", "1", "-lzm", mode])
+    found = answer(Question.of(header("gemma4-e4b"), flags, parse_gpus(["RTX 5090"]), "v0.5.0")).estimate
+    assert ("CPU" in found.buffers) is mapped
+    assert not mapped or found.buffers["CPU"].model == 2994733056
