@@ -145,6 +145,8 @@ class LatentGraph(ModelGraph[H]):
 class DeepSeek2Graph(LatentGraph[LatentHParams]):
     """``llama_model_deepseek2::graph``."""
 
+    unscaled = ("ffn_",)
+
     def head(self) -> Tensor:
         """Embeddings."""
         cur = self.build_inp_embd()

@@ -37,6 +37,8 @@ class Ernie45MoeHParams(HParams):
 class Ernie45MoeGraph(ModelGraph[Ernie45MoeHParams]):
     """``llama_model_ernie4_5_moe::graph``."""
 
+    unscaled = ("ffn_",)
+
     rope_type = NORM
 
     def head(self) -> Tensor:

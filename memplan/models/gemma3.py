@@ -36,6 +36,8 @@ class Gemma3HParams(HParams):
 class Gemma3Graph(ModelGraph[Gemma3HParams]):
     """``llama_model_gemma3::graph``."""
 
+    unscaled = ("ffn_",)
+
     inp_attn: AttnInputs | IswaInputs
 
     def head(self) -> Tensor:

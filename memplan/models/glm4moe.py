@@ -58,6 +58,8 @@ class Glm4MoeHParams(HParams):
 class Glm4MoeGraph(ModelGraph[Glm4MoeHParams]):
     """``llama_model_glm4_moe::graph``."""
 
+    unscaled = ("ffn_",)
+
     def head(self) -> Tensor:
         """Embeddings."""
         if self.hp.use_mrope:

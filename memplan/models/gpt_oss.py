@@ -36,6 +36,8 @@ class GptOssHParams(HParams):
 class GptOssGraph(ModelGraph[GptOssHParams]):
     """``llama_model_openai_moe::graph``."""
 
+    unscaled = ("ffn_",)
+
     def head(self) -> Tensor:
         """Embeddings."""
         cur = self.build_inp_embd()

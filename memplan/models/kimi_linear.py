@@ -55,6 +55,8 @@ class KimiLinearHParams(LatentHParams):
 class KimiLinearGraph(LatentGraph[KimiLinearHParams], DeltaNet[KimiLinearHParams]):
     """``llama_model_kimi_linear::graph``."""
 
+    unscaled = ("ffn_",)
+
     def head(self) -> tuple[Tensor, ...]:
         """Embeddings, and the numbers of the states that are read."""
         cur = self.cb(self.build_inp_embd(), "model.embed_tokens", -1)

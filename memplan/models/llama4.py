@@ -51,6 +51,8 @@ class Llama4HParams(HParams):
 class Llama4Graph(ModelGraph[Llama4HParams]):
     """``llama_model_llama4::graph``."""
 
+    unscaled = ("ffn_",)
+
     rope_type = NORM
     inp_attn: AttnInputs | IswaInputs
 

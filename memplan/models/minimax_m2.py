@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
+QKV_SINCE = 10909
+"""The first build seen, after v0.4.0, that has ``build_qkv`` called, which uses scales."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MiniMaxM2HParams(HParams):
     """``gating``: how experts are weighted; they are as wide as ``n_ff``."""
@@ -34,6 +38,11 @@ class MiniMaxM2HParams(HParams):
 
 class MiniMaxM2Graph(ModelGraph[MiniMaxM2HParams]):
     """``llama_model_minimax_m2::graph``."""
+
+    @property
+    def unscaled(self) -> tuple[str, ...]:
+        """Scales of the feed-forward part, and before one piece made queries, keys and values, of these."""
+        return ("ffn_",) if self.release.build >= QKV_SINCE else ("ffn_", "attn_q", "attn_k", "attn_v")
 
     def head(self) -> Tensor:
         """Embeddings."""

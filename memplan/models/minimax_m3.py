@@ -48,6 +48,8 @@ class MiniMaxM3HParams(HParams):
 class MiniMaxM3Graph(ModelGraph[MiniMaxM3HParams]):
     """``llama_model_minimax_m3::graph``."""
 
+    unscaled = ("ffn_",)
+
     def head(self) -> Crossing:
         """Embeddings; and the mask in f32, where blocks are chosen for more than one token a stream."""
         cur, hp, n = self.build_inp_embd(), self.hp, self.batch.n_tokens

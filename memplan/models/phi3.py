@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Phi3Graph(ModelGraph[HParams]):
     """``llama_model_phi3::graph``."""
 
+    unscaled = ("ffn_",)
+
     def head(self) -> Tensor:
         """Embeddings."""
         cur = self.build_inp_embd()

@@ -25,6 +25,12 @@ class Qwen3NextGraph(ExpertGraph[ExpertHParams]):
     embd_name = "model.embed_tokens"
 
     @property
+    def unscaled(self) -> tuple[str, ...]:
+        """Scales of the delta nets' weights; before there were MTP blocks, all but those of ``attn_output``."""
+        deltas = ("attn_qkv", "attn_gate")
+        return deltas if self.release.qwen3next_hidden_states_of_all else (*deltas, "attn_q", "attn_k", "attn_v", "ffn_")
+
+    @property
     def hidden_states_of_all(self) -> bool:
         """Since it has MTP blocks."""
         return self.release.qwen3next_hidden_states_of_all

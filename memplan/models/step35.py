@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
+QKV_SINCE = 10909
+"""The first build seen, after v0.4.0, that has ``build_qkv`` called, which uses scales."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step35HParams(HParams):
     """``swiglu_clamp_exp``, ``swiglu_clamp_shexp``: limits of gated units in routed experts and in all others."""
@@ -41,6 +45,11 @@ class Step35HParams(HParams):
 
 class Step35Graph(ModelGraph[Step35HParams]):
     """``llama_model_step35::graph``."""
+
+    @property
+    def unscaled(self) -> tuple[str, ...]:
+        """Scales of the feed-forward part, and before one piece made queries, keys and values, of these."""
+        return ("ffn_",) if self.release.build >= QKV_SINCE else ("ffn_", "attn_q", "attn_k", "attn_v")
 
     def head(self) -> Tensor:
         """Embeddings."""

@@ -118,19 +118,27 @@ class GraphBase(Generic[H]):
         """A layer's weight."""
         return self.leaf(f"{name}.weight", il)
 
+    @property
+    def unscaled(self) -> tuple[str, ...]:
+        """Starts of the kinds of weights whose scales are loaded and not used: the architecture hands them to none."""
+        return ()
+
+    def _scale(self, il: int, name: str) -> Tensor | None:
+        return None if name.startswith(self.unscaled) else self.maybe(f"{name}.scale", il)
+
     def mm(self, il: int, name: str, cur: Tensor, *, f32: bool = False) -> Tensor:
         """A product with a layer's weight, scaled where the file has a scale (``build_lora_mm``).
 
         ``f32``: to be computed in f32, which decides what it takes at run time.
         """
         res = ops.mul_mat(self.w(il, name), cur, f32=f32)
-        scale = self.maybe(f"{name}.scale", il)
+        scale = self._scale(il, name)
         return res if scale is None else ops.mul(res, scale)
 
     def mm_id(self, il: int, name: str, cur: Tensor, ids: Tensor) -> Tensor:
         """A product with the chosen experts (``build_lora_mm_id``)."""
         res = ops.mul_mat_id(self.w(il, name), cur, ids)
-        scale = self.maybe(f"{name}.scale", il)
+        scale = self._scale(il, name)
         if scale is None:
             return res
         n_expert = scale.ne[0]
