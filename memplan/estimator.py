@@ -184,7 +184,7 @@ class _Work:
 
     def _answer(self) -> Answer:
         model, flags, hp = self.model, self.flags, self.model.hparams
-        refusal = checks.check_load(hp, self.release) or model.tensors.refusal
+        refusal = checks.check_load(hp, self.release, model.arch.since) or model.tensors.refusal
         if refusal is not None:
             return self._refusal(refusal)
         by_rows = flags.split_mode == "row" and self.release.cuda_splits_rows

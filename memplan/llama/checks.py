@@ -108,8 +108,14 @@ def check_context(hp: HParams, flags: Flags, release: Release, one_cache_type: b
     return None
 
 
-def check_load(hp: HParams, release: Release) -> Refusal | None:
-    """Why llama.cpp dies of these hyper-parameters while it loads them (``load_hparams``); None if it does not."""
+def check_load(hp: HParams, release: Release, since: int = 0) -> Refusal | None:
+    """Why llama.cpp does not load these hyper-parameters (``load_arch``, ``load_hparams``); None if it does.
+
+    ``since``: the first build that knows the architecture.
+    """
+    if release.build < since:
+        said, fix = f"unknown model architecture: '{hp.arch}'", f"take llama.cpp b{since} or newer"
+        return Refusal("architecture-not-of-this-release", REFUSED, said, fix)
     if max(hp.n_expert_used) > hp.n_expert:
         used = "n_expert_used_max" if release.experts_used_by_layer else "hparams.n_expert_used"
         return died(f"{used} <= hparams.n_expert")

@@ -103,6 +103,8 @@ class Architecture(ABC, Generic[H]):
 
     name: str
     graph: type[ModelGraph[H]]
+    since: int = 0
+    """The first build seen that knows it, where the oldest that are followed do not (``LLM_ARCH_NAMES``)."""
     paths: tuple[str, ...] = ()
     """Parts that can be fused or not, by the names that ``--path`` takes."""
     graph_followed = True
@@ -382,17 +384,6 @@ class PlacedGraphs(Generic[H]):
             *(GATED_DELTA_NET if self.release.gated_delta_net_probe else ()),
             *self.model.arch.probes(self.release, self.paths),
         )
-
-    own_streams = False
-    """Whether each slot keeps caches of its own, also where slots are unified."""
-
-    def notes(self, flags: Flags, release: Release) -> tuple[str, ...]:
-        """What to know about these settings that is true of this architecture alone."""
-        return ()
-
-    def layers_routed_by_token(self, hp: H) -> int:
-        """How many of the first layers choose experts by token: their part of the compute buffer has other holes."""
-        return 0
 
     def start(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
         """A graph that nothing is in yet."""

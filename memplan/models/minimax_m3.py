@@ -231,6 +231,7 @@ class MiniMaxM3(Architecture[MiniMaxM3HParams]):
     """``llama_model_minimax_m3``."""
 
     name = "minimax-m3"
+    since = 10142
     graph = MiniMaxM3Graph
 
     def load_hparams(self, k: Keys, release: Release) -> MiniMaxM3HParams:

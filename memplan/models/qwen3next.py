@@ -27,8 +27,9 @@ class Qwen3NextGraph(ExpertGraph[ExpertHParams]):
     @property
     def unscaled(self) -> tuple[str, ...]:
         """Scales of the delta nets' weights; before there were MTP blocks, all but those of ``attn_output``."""
-        deltas = ("attn_qkv", "attn_gate")
-        return deltas if self.release.qwen3next_hidden_states_of_all else (*deltas, "attn_q", "attn_k", "attn_v", "ffn_")
+        if self.release.qwen3next_hidden_states_of_all:
+            return "attn_qkv", "attn_gate"
+        return "attn_q", "attn_k", "attn_v", "attn_gate", "ffn_"
 
     @property
     def hidden_states_of_all(self) -> bool:

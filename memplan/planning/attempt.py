@@ -19,7 +19,14 @@ from memplan.planning.partition import Kinds, LayerPartitioner, Partition
 from memplan.planning.problem import Candidate, fits_gpus, leaves_margins
 from memplan.result import Estimate
 
-SETTINGS = frozenset({"k-v-types-differ", "quantized-v-needs-flash-attention", "tensors-not-of-this-release"})
+SETTINGS = frozenset(
+    {
+        "k-v-types-differ",
+        "quantized-v-needs-flash-attention",
+        "tensors-not-of-this-release",
+        "architecture-not-of-this-release",
+    }
+)
 """Refusals that no placement mends."""
 
 WORTH = 0.9
