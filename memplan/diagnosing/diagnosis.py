@@ -116,6 +116,8 @@ class _Work:
     def __init__(self, load: Load, asked: Given, answers: Answers) -> None:
         self.load, self.asked, self.answers = load, asked, answers
         self.notes: list[str] = list(asked.notes)
+        if load.is_tail:
+            self.notes.append("the log begins in the middle of the load: what it said before is not known; give all of it")
         self.other_model = False
         self.header = self._header()
         self.release, self.release_name = self._release()
@@ -355,7 +357,8 @@ class _Work:
         if load.reserved or load.ready:
             if rows and not all(row.agrees for row in rows):
                 return Cause("nothing-wrong", "nothing wrong: it loaded, though not as predicted")
-            return Cause("nothing-wrong", "nothing wrong: every buffer was allocated")
+            every = "nothing wrong in this part of the log: every buffer that it shows" if load.is_tail else ""
+            return Cause("nothing-wrong", f"{every or 'nothing wrong: every buffer'} was allocated")
         if predicted is not None and predicted.refused is not None:
             return Cause(predicted.refused.kind, predicted.refused.message, predicted.refused.fix)
         told = "n_ctx" in load.settings or self.seen.from_command or bool(self.asked.flags)

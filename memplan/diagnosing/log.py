@@ -99,6 +99,12 @@ class Load:
         return self.failures[-1] if self.failures else None
 
     @property
+    def is_tail(self) -> bool:
+        """Whether it shows how buffers were made, but not how the load began, which llama.cpp says no less loudly."""
+        shown = self.model or self.context or self.compute or self.settings or self.types or self.layers
+        return self.n_tensors is None and bool(shown)
+
+    @property
     def content(self) -> str:
         """All that is known of it but where it stands: equal for loads that are the same but for their place."""
         return repr(replace(self, line=0))

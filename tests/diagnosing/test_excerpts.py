@@ -44,3 +44,15 @@ def test_hundreds_of_layers() -> None:
     load.model = {"CUDA0": 200_000.0}
     found = diagnose(load, Given(header, ("-m", "deep.gguf")))
     assert found.cause.kind
+
+
+def test_a_tail_is_not_taken_for_the_whole() -> None:
+    lines = GOOD.splitlines(keepends=True)
+    begins = next(i for i, line in enumerate(lines) if "loaded meta data" in line)
+    for tail in (lines[begins + 1 :], lines[-40:]):
+        found = diagnose(loads("".join(tail))[0])
+        assert found.cause.text == "nothing wrong in this part of the log: every buffer that it shows was allocated"
+        assert found.notes[0].startswith("the log begins in the middle of the load")
+    whole = diagnose(loads(GOOD)[0])
+    assert whole.cause.text == "nothing wrong: every buffer was allocated"
+    assert not any("middle" in note for note in whole.notes)
