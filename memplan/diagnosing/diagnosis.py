@@ -117,7 +117,7 @@ class _Work:
         self.load, self.asked, self.answers = load, asked, answers
         self.notes: list[str] = list(asked.notes)
         if load.is_tail:
-            self.notes.append("the log begins in the middle of the load: what it said before is not known; give all of it")
+            self.notes.append("the log begins in the middle of the load: what came before is not known")
         self.other_model = False
         self.header = self._header()
         self.release, self.release_name = self._release()
