@@ -115,7 +115,7 @@ def example(name: str, *args: str) -> str:
 
 def test_examples_run() -> None:
     assert "fits (exact)" in example("estimate")
-    assert example("sweep_to_csv").splitlines()[1] == "16384,1,16384,18889,True"
+    assert example("sweep_to_csv").splitlines()[1] == "16384,1,16384,18835,True"
     assert "lost in" in example("explain")
     assert example("plan").startswith("llama-server -m ")
 
