@@ -65,7 +65,7 @@ def commands(runs: int, llama: str) -> None:
 
 def in_process(runs: int) -> None:
     """One more estimate of each kind, beside the plain replay of the whole graph."""
-    model = mp.read_model("deepseek-v4-flash")
+    model, dense = mp.read_model("deepseek-v4-flash"), mp.read_model("qwen3-32b")
     one, two, eight = (mp.parse_gpus([spec]) for spec in (CARD, "2*RTX 3090", "8*RTX 3090"))
     unfused = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 
@@ -86,6 +86,7 @@ def in_process(runs: int) -> None:
                 "another ubatch": lambda run: mp.estimate(model, flags(0, "-ub", str(512 + 64 * run)), one),
                 "another placement, 2 GPUs": lambda run: mp.estimate(model, flags(0, "-ncmoe", str(8 + run)), two),
                 "another placement, 8 GPUs": lambda run: mp.estimate(model, flags(0, "-ncmoe", str(8 + run)), eight),
+                "another context, a dense model": lambda run: mp.estimate(dense, flags(run), one),
                 "hyper-connections in small ops": lambda run: mp.estimate(model, flags(run), one, "latest", unfused),
             },
             runs,

@@ -79,6 +79,10 @@ class Gemma4Graph(ModelGraph[Gemma4HParams]):
             cur = ops.mul(cur, self.w(il, "layer_output_scale"))
         return self.cb(cur, "l_out", il), *by_layer
 
+    def is_last(self, il: int) -> bool:
+        """No layer is the last in its own way: the tokens that are asked for are picked after the last norm."""
+        return False
+
     def attention(self, cur: Tensor, il: int) -> Tensor:
         """Attention over the cache of the layer's kind, its own or another layer's."""
         hp, n = self.hp, cur.ne[1]
