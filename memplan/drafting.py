@@ -29,6 +29,9 @@ from memplan.question import Question
 from memplan.releases import Release
 from memplan.workshop import Workshop
 
+SAMPLED = BLOCK_TYPES | {"draft-mtp", "draft-eagle3"}
+"""Kinds whose samplers run where the logits are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
@@ -60,7 +63,7 @@ def find_drafter(question: Question, served: Model, params: ContextParams) -> Dr
     ``params``: of the context that is drafted for.
     """
     flags = question.flags
-    if not flags.drafting:
+    if not flags.drafting and not flags.draft_model:
         return None
     mtp = flags.drafting == "draft-mtp"
     if not flags.draft_model:
@@ -198,7 +201,7 @@ def sampled(flags: Flags, placement: Placement) -> int:
 
     Follows ``llama_sampler_backend_support``: a device that lacks an op leaves samplers to the CPU.
     """
-    if not flags.draft_sampling or flags.drafting == "draft-simple":
+    if not flags.draft_sampling or flags.drafting not in SAMPLED:
         return 0
     n = 128 * 1024
     logits, rows = new_tensor(F32, n), new_tensor(F32, 1, n)

@@ -245,7 +245,11 @@ class _Work:
         try:
             return make_draft(self.question, self.workshop, drafter, made, used, buffers, self.plain)
         except FAULTS as fault:
-            return _abort(str(fault))
+            refusal = _abort(str(fault))
+            if refusal.kind != "override-to-unused-device":
+                return refusal
+            fix = f"let -devd name {made.placement.output.name}, too: what drafts takes the output that lies there"
+            return replace(refusal, fix=fix)
 
     def _with_draft(self, found: Estimate, drafter: Drafter, drafts: DraftContext) -> Estimate:
         made = drafts.made

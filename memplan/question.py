@@ -14,6 +14,7 @@ from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
 from memplan.llama.context import AS_RELEASED, Paths
 from memplan.llama.flags import Flags
+from memplan.llama.speculation import draft_kind
 from memplan.releases import Release, find_release
 
 KERNELS = 300 << 20
@@ -39,6 +40,14 @@ class Load:
 
     header: Header = field(hash=False)
     role: str = "model"
+
+
+def with_draft_kind(flags: Flags, draft: Header | None, release: Release) -> Flags:
+    """The flags with the kind of draft that a draft model's file stands for, where none is given."""
+    if draft is None or flags.n_draft or not release.infers_draft_kind:
+        return flags
+    kind = draft_kind(draft)
+    return flags.with_words("--spec-type", kind) if kind else flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,7 @@ class Question:
         ops = tuple(dict.fromkeys(check_op(op) for op in without_ops))
         found, note = find_release(release) if isinstance(release, str) else (release, None)
         loads = (Load(header),) if draft is None else (Load(header), Load(draft, "draft"))
+        flags = with_draft_kind(flags, draft, found)
         return Question(loads, flags, rig, found, ops, paths, note or "", filled=filled)
 
     @property

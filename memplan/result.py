@@ -63,8 +63,8 @@ class DeviceUse:
 
     @property
     def working(self) -> int:
-        """The compute buffer and what kernels take."""
-        return self.compute + self.run_time
+        """The compute buffer, what kernels take, and what drafts: all beside weights and caches."""
+        return self.compute + self.run_time + self.draft
 
     @property
     def left_at_start(self) -> int:

@@ -84,3 +84,72 @@ def test_a_drafter_that_is_not_given_is_said() -> None:
     found = estimate(header("flash-mtp-q2"), flags, rig(CASES[0]))
     assert found.draft is None
     assert "what drafts is not counted: the draft model is not given" in found.notes
+
+
+DSPARK = "-c 65536 -np 1 -ts 1,1 -md flash-dspark"
+
+
+def asked(line: str, release: str = "v0.5.0") -> Question:
+    case = next(case for case in CASES if case["id"] == "m0086")
+    flags = parse_flags(line.split())
+    return Question.of(header("flash-mxfp4"), flags, rig(case), release, draft=header("flash-dspark"))
+
+
+def test_a_drafter_says_how_it_drafts() -> None:
+    assert asked(DSPARK).flags.drafting == "draft-dspark"
+    assert asked(DSPARK).flags.n_rs_seq == 3
+    assert asked(DSPARK, "b10361").flags.drafting == ""  # it is loaded, and does nothing
+    assert answer(asked(DSPARK, "b10361")).estimate.draft is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "weights"),
+    [
+        ("", {"CUDA0": 6806, "CUDA1": 3580}),
+        ("-ts 3,1", {"CUDA0": 10209, "CUDA1": 178}),
+        ("-devd CUDA1", {"CUDA1": 10386}),
+        ("-ngld 0", {"CUDA_Host": 10386}),
+        ("-ngld 2", {"CUDA0": 3403, "CUDA1": 178, "CUDA_Host": 6806}),
+        ("-cmoed -devd CUDA1", {"CUDA1": 594, "CUDA_Host": 9792}),
+        ("-ncmoed 1 -devd CUDA1", {"CUDA1": 7122, "CUDA_Host": 3264}),
+    ],
+)
+def test_where_a_drafter_lies(more: str, weights: dict[str, int]) -> None:
+    found = answer(asked(f"{DSPARK} {more}")).estimate
+    assert found.draft is not None
+    sizes = {name: round(use.model / (1 << 20)) for name, use in found.draft.buffers.items() if use.model}
+    assert sizes == weights
+
+
+def test_a_drafter_needs_the_device_of_the_output_that_it_takes() -> None:
+    found = answer(asked(f"{DSPARK} -devd CUDA0")).estimate
+    assert found.draft is None
+    assert not found.fits
+    assert found.draft_refused is not None
+    assert "-devd" in found.draft_refused.fix
+
+
+def test_a_single_device_is_whole_and_inherited_only_since() -> None:
+    old, new = (answer(asked(f"{DSPARK} -dev CUDA1", release)).estimate for release in ("v0.4.0", "v0.5.0"))
+    assert old.draft is not None
+    assert new.draft is not None
+    assert old.draft.buffers["CUDA0"].model > 0
+    assert "CUDA0" not in new.draft.buffers
+
+
+def test_layers_that_go_elsewhere_once_memory_is_taken_are_said() -> None:
+    found = answer(asked("-c 65536 -np 1 -ncmoe 10 -md flash-dspark")).estimate
+    assert "give -ts, or -devd" in found.approximate
+    assert answer(asked(DSPARK)).estimate.exact
+
+
+def test_a_drafter_is_nothing_by_itself() -> None:
+    found = estimate(header("flash-dspark"), parse_flags(["-c", "4096"]), rig(CASES[0]))
+    assert found.refused is not None
+    assert "ctx_other" in found.refused.message
+
+
+def test_reserved_anew_or_not_the_main_context_probes_once() -> None:
+    case = next(case for case in CASES if case["id"] == "m0062")
+    found = answer(question(case)).estimate
+    assert len(found.disabled) == len(set(found.disabled)) > 0

@@ -88,7 +88,7 @@ def read_question(arguments: Arguments) -> Question:
     model = model_of(arguments, flags)
     rig, machine = rig_of(arguments)
     check_devices(flags, rig)
-    from memplan.question import Load, Question, check_op
+    from memplan.question import Load, Question, check_op, with_draft_kind
 
     without_ops = tuple(dict.fromkeys(check_op(name, "--without-op ") for name in arguments.without_ops))
 
@@ -99,8 +99,9 @@ def read_question(arguments: Arguments) -> Question:
     paths = paths_of(arguments)
     notes, inexact = about_machine(machine)
     loads = [Load(open_model(model, access_of(arguments, model)))]
-    if flags.drafting and flags.draft_model:
+    if flags.draft_model:
         loads.append(Load(open_model(flags.draft_model, access_of(arguments, flags.draft_model)), "draft"))
+        flags = with_draft_kind(flags, loads[1].header, release)
     filled = None if arguments.filled is None else whole("--filled", arguments.filled, 0)
     reserve = read_reserve(arguments, rig)
     return Question(tuple(loads), flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)

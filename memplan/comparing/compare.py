@@ -52,6 +52,8 @@ def _parts(before: Estimate, after: Estimate) -> Iterator[PartChange]:
         yield PartChange(name, "context", a.context, b.context)
         yield PartChange(name, "compute", a.compute, b.compute)
         yield PartChange(name, "run time", a.run_time, b.run_time)
+        if a.draft or b.draft:
+            yield PartChange(name, "drafter", a.draft, b.draft)
 
 
 # --- weights, caches, states ------------------------------------------------------------------------------------------

@@ -132,7 +132,6 @@ DRAFT_MODEL: Final = _words("-md --model-draft --spec-draft-model -hfd -hfrd --h
 
 NOT_INCLUDED: Final = MappingProxyType(
     dict.fromkeys(_words("-mm --mmproj -mmu --mmproj-url"), "the multimodal projector and its buffers")
-    | dict.fromkeys(DRAFT_MODEL, "the draft model, with its cache and buffers")
 )
 """Flags that load something beside the model, whose own buffers stay as they are; and what that is."""
 

@@ -310,13 +310,16 @@ def check_devices(flags: Flags, rig: Rig | int) -> None:
     """
     names = [f"CUDA{i}" for i in range(rig)] if isinstance(rig, int) else list(rig.names)
     bufts = names if isinstance(rig, int) else list(rig.buffer_names)
-    for pattern, buffer_type in flags.overrides:
-        if buffer_type not in (*bufts, "CPU"):
-            there = ", ".join([*bufts, "CPU"])
-            raise FlagError(f"-ot {shown(f'{pattern}={buffer_type}')}: no such buffer type; this rig has {there}")
-    for name in flags.devices or ():
-        if name not in names:
-            raise FlagError(f"-dev {shown(name)}: no such device; this rig has {', '.join(names) or 'none'}")
+    for flag, overrides in (("-ot", flags.overrides), ("-otd", flags.draft_overrides)):
+        for pattern, buffer_type in overrides:
+            if buffer_type not in (*bufts, "CPU"):
+                there = ", ".join([*bufts, "CPU"])
+                said = shown(f"{pattern}={buffer_type}")
+                raise FlagError(f"{flag} {said}: no such buffer type; this rig has {there}")
+    for flag, devices in (("-dev", flags.devices), ("-devd", flags.draft_devices)):
+        for name in devices or ():
+            if name not in names:
+                raise FlagError(f"{flag} {shown(name)}: no such device; this rig has {', '.join(names) or 'none'}")
     servers = () if isinstance(rig, int) else tuple(dict.fromkeys(gpu.endpoint for gpu in rig.gpus if gpu.endpoint))
     shared = [name for name in dict.fromkeys(flags.rpc) if name in servers]
     if shared != [name for name in servers if name in shared]:
@@ -354,9 +357,6 @@ def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) 
     """Add what the flags ask for beside the model, and what of it is not modelled."""
     inexact = dict.fromkeys(table.NOT_MODELLED[flag] for flag in texts if flag in table.NOT_MODELLED)
     beside = dict.fromkeys(table.NOT_INCLUDED[flag] for flag in texts if flag in table.NOT_INCLUDED)
-    draft_model = table.DRAFT_MODEL & texts.keys()
-    if draft_model and not speculation.types:
-        inexact["without --spec-type the kind of drafting, which the cache depends on, is the draft model's"] = None
     pooling = values.choice("--pooling", texts.get("--pooling", "none"), table.POOLING) != "none"
     if pooling:
         inexact["pooling changes the graph's outputs"] = None

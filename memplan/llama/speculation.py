@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from memplan.errors import FlagError, shown
+from memplan.gguf.header import Header
 from memplan.llama.flag_values import whole
 
 _DRAFT_TYPES: Final = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
@@ -32,6 +33,19 @@ _LENGTHS: Final[Mapping[str, tuple[tuple[str, ...], int, int]]] = {
 def _default_lengths() -> dict[str, int]:
     ngram = {"ngram-simple": 48, "ngram-map-k": 48, "ngram-map-k4v": 48, "ngram-mod": 64}
     return dict.fromkeys(_DRAFT_TYPES, 3) | ngram | {"ngram-cache": _NGRAM_CACHE_DRAFT}
+
+
+def draft_kind(header: Header) -> str:
+    """How a draft model drafts where ``--spec-type`` does not say (``common_speculative_types_from_gguf``).
+
+    Empty for one that llama-server loads all the same, and does not draft with.
+    """
+    arch, tensors = header.metadata.get("general.architecture"), header.tensors
+    if arch == "dflash":
+        return "draft-dspark" if "markov_w1.weight" in tensors else "draft-dflash"
+    count = header.metadata.get(f"{arch}.block_count")
+    last = count - 1 if isinstance(count, int) else -1
+    return "draft-mtp" if f"blk.{last}.nextn.eh_proj.weight" in tensors else ""
 
 
 @dataclass(slots=True)

@@ -20,8 +20,8 @@ from memplan.sweeping.crossing import HOST, Crossing, crossing
 from memplan.sweeping.largest import CONTEXT_STEP
 from memplan.sweeping.sweep import Sweep, Sweeper
 
-BANDS = ("weights", "context", "compute", "run time")
-"""What a device's memory holds, from the bottom up."""
+BANDS = {"weights": "model", "context": "context", "compute": "compute", "run time": "run_time", "drafter": "draft"}
+"""What a device's memory holds, from the bottom up, and the field that has it; a drafter only where one is counted."""
 
 STACK, LINES = "stack", "lines"
 MOST_PANELS = {STACK: 6, LINES: 4}
@@ -311,8 +311,9 @@ class _Maker:
                 ys = tuple(None if use is None else use.used for use in uses)
                 series.append(Series(self._label(key), xs, ys, *self._stroke(i, key)))
             else:
-                fields = ("model", "context", "compute", "run_time")
-                for k, (band, field) in enumerate(zip(BANDS, fields, strict=True)):
+                bands = [band for band in BANDS if band != "drafter" or any(e.draft for e in self.estimates)]
+                for k, band in enumerate(bands):
+                    field = BANDS[band]
                     parts = tuple([None if use is None else getattr(use, field) for use in uses])
                     series.append(Series(band, xs, parts, k))
         if len({capacity.bytes for capacity in capacities}) == 1:

@@ -44,7 +44,7 @@ FINE = 12
 HOLLOW = "a hollow dot: what would fit on that device alone, while another is short already"
 
 _TICK, _TITLE, _NOTE, _ANSWER = 8.0, 9.0, 7.0, 9.0
-_BAND_KEY = 3.3
+_BAND_KEY = 0.83  # a band
 _PANEL = 2.2
 
 
@@ -109,7 +109,11 @@ def _fill(figure: Figure, chart: Chart, theme: Theme, log_x: bool, log_y: bool) 
 
     # down: what stands above the panels, the panels with their titles, what stands below
     heads = fit_headings(chart.title, chart.subtitle, WIDTH, ruler)
-    answer = [] if lines else ruler.wrapped(chart.answers[0], room - _BAND_KEY, _ANSWER, True, most=4)
+    answer = (
+        []
+        if lines
+        else ruler.wrapped(chart.answers[0], room - _BAND_KEY * len(chart.panels[0].series), _ANSWER, True, most=4)
+    )
     above = heads.height + 0.07 + (key.height if key else len(answer) * _ANSWER * LINE)
     said = [*chart.notes, *([HOLLOW] if lines and any(not m.whole for p in chart.panels for m in p.marks) else [])]
     notes = [line for note in said for line in ruler.wrapped(note, room, _NOTE, most=4)]
@@ -126,7 +130,7 @@ def _fill(figure: Figure, chart: Chart, theme: Theme, log_x: bool, log_y: bool) 
     if key is not None:
         draw_line_key(figure, chart, key, theme, y)
     if not lines:
-        draw_band_key(figure, theme, y)
+        draw_band_key(figure, chart.panels[0], theme, y)
     for k, line in enumerate(answer):
         figure.text(EDGE / WIDTH, 1 - (y + k * _ANSWER * LINE) / height, line, color=theme.text, fontsize=_ANSWER,
                     fontweight="bold", va="top")  # fmt: skip

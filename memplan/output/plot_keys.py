@@ -110,15 +110,16 @@ def draw_line_key(figure: Any, chart: Chart, key: LineKey, theme: Theme, y: floa
     )  # fmt: skip
 
 
-def draw_band_key(figure: Any, theme: Theme, y: float) -> None:
+def draw_band_key(figure: Any, panel: Panel, theme: Theme, y: float) -> None:
     """Draw the key of a stack's bands at the right, ``y`` inches below the top."""
     from matplotlib.patches import Patch
 
     width, height = figure.get_size_inches()
-    handles = [Patch(color=colour, label=band) for band, colour in zip(BANDS, theme.bands, strict=True)]
+    drawn = list(BANDS)[: len(panel.series)]
+    handles = [Patch(color=colour, label=band) for band, colour in zip(drawn, theme.bands, strict=False)]
     figure.legend(
         handles=handles, loc="upper right", bbox_to_anchor=(1 - EDGE / width, 1 - y / height), fontsize=8,
-        frameon=False, ncols=len(BANDS), labelcolor=theme.text, handlelength=1.0, handleheight=0.9, columnspacing=1.2,
+        frameon=False, ncols=len(handles), labelcolor=theme.text, handlelength=1.0, handleheight=0.9, columnspacing=1.2,
         borderpad=0.2, borderaxespad=0,
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ _PARTS = (
     ("context", "▓", "=", "magenta", "context"),
     ("compute", "▒", "+", "yellow", "compute"),
     ("run_time", "▚", "*", "cyan", "run time"),
+    ("draft", "▞", "%", "green", "drafter"),
 )
 
 
@@ -56,6 +57,7 @@ def _rows(estimate: Estimate, width: int, unicode: bool) -> list[Text | str]:
         ("context", "magenta", [mib(use.context) for use in uses]),
         ("compute", "yellow", [mib(use.compute) for use in uses]),
         ("run time", "cyan", _run_times(estimate)),
+        ("drafter", "green", [mib(use.draft) for use in uses] if estimate.draft else []),
         ("total", "", [mib(use.total) for use in uses]),
         ("free", "", [*(mib(device.free) for device in estimate.devices), ""]),
         ("left", "green", [mib(use.left) for use in uses]),
@@ -122,7 +124,7 @@ def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
 def _legend(estimate: Estimate, unicode: bool) -> Text:
     legend = Text()
     for field, block, ascii_block, style, name in _PARTS:
-        if field != "run_time" or any(device.run_time for device in estimate.devices):
+        if field not in ("run_time", "draft") or any(getattr(device, field) for device in estimate.devices):
             legend.append(block if unicode else ascii_block, style)
             legend.append(f" {name}  ", "dim")
     legend.append(("░" if unicode else ".") + " left of what is free", "dim")
@@ -149,8 +151,15 @@ def _notes(estimate: Estimate) -> Iterator[str]:
         context = (CONTEXT,) if cuda else (DRIVER,) if estimate.devices else ()
         scratch = [*(estimate.unmodelled or ()), "the CPU"]
         unknown = f"the scratch of kernels on {' and '.join(scratch)}, which no rule has"
-        outside = [*context, unknown, *estimate.flags.not_included, *_server(estimate)]
+        outside = [*context, unknown, *_beside(estimate), *_server(estimate)]
         yield f"not included: {', '.join(outside)}"
+
+
+def _beside(estimate: Estimate) -> Iterator[str]:
+    """What is loaded beside the model and is not counted."""
+    yield from estimate.flags.not_included
+    if estimate.flags.drafting and estimate.draft is None:
+        yield "what drafts, with its cache and buffers"
 
 
 def _server(estimate: Estimate) -> Iterator[str]:

@@ -13,7 +13,7 @@ from memplan.output.chart import LINES, Chart, Panel
 from memplan.output.chart_words import TIMES
 from memplan.output.words import to_text, tokens_label
 
-_BANDS = (("█", "#", "blue"), ("▓", "=", "magenta"), ("▒", "+", "yellow"), ("▚", "*", "cyan"))
+_BANDS = (("█", "#", "blue"), ("▓", "=", "magenta"), ("▒", "+", "yellow"), ("▚", "*", "cyan"), ("▞", "%", "green"))
 _LINES = (
     ("●", "o", "blue"),
     ("▲", "x", "red"),
@@ -106,7 +106,7 @@ def _bars(chart: Chart, panel: Panel, width: int, unicode: bool) -> Iterator[Tex
             continue
         cells: list[tuple[str, str]] = []
         done = 0
-        for y, (block, ascii_block, style) in zip(ys, _BANDS, strict=True):
+        for y, (block, ascii_block, style) in zip(ys, _BANDS, strict=False):
             done += y or 0
             end = min(room, round(done * room / highest))
             cells += [(block if unicode else ascii_block, style)] * (end - len(cells))
@@ -219,7 +219,7 @@ def _key(chart: Chart, width: int, unicode: bool) -> Iterator[Text]:
     limited = [panel for panel in chart.panels if panel.capacities]
     key = Text()
     if not is_lines:
-        for series, (block, ascii_block, style) in zip(chart.panels[0].series, _BANDS, strict=True):
+        for series, (block, ascii_block, style) in zip(chart.panels[0].series, _BANDS, strict=False):
             key.append(block if unicode else ascii_block, style)
             key.append(f" {series.label}  ", "dim")
     key.append(f"{'across' if is_lines else 'down'}: {chart.x_label}", "dim")

@@ -25,6 +25,7 @@ B9842 = Release(
         " window is attended to. A split has at most 30 inputs. -sm row aborts."
     ),
     draft_inherits_devices=False,
+    infers_draft_kind=False,
     experts_used_by_layer=False,
     equal_cache_types=False,
     skips_mtp_blocks=False,
@@ -281,6 +282,7 @@ _B10605 = _read(
     10605,
     10568,
     "A reserve holds one more compressed block for each slot. State spaces project tokens, not sequences of them.",
+    infers_draft_kind=True,
     kda_decay_is_factor=True,
     mamba_projects_rows=True,
 )
