@@ -15,11 +15,15 @@ from memplan.llama.flags import parse_flags
 from memplan.llama.run_time import measure, prompt_batches
 from memplan.question import Question
 from memplan.rig import make_gpu
+from tests.models import test_golden as archs
 from tests.test_golden import GOLDEN, Case, header
 
 CASES: list[Case] = sorted(
     map(json.loads, (GOLDEN / "pools.jsonl").read_text().splitlines()), key=lambda c: (c["model"], c["release"])
 )
+
+
+ARCHS: list[Case] = list(map(json.loads, (GOLDEN / "pools_archs.jsonl").read_text().splitlines()))
 
 
 def context(case: Case) -> Context:
@@ -28,7 +32,7 @@ def context(case: Case) -> Context:
         major, minor = g["cc"].split(".")
         gpus.append(make_gpu(g["name"], g["total_mib"] << 20, g["free_mib"] << 20, (int(major), int(minor))))
     flags = parse_flags(case["args"], case["app"])
-    model = header(json.dumps(case["model"]))
+    model = archs.header(case["model"]) if case in ARCHS else header(json.dumps(case["model"]))
     made = answer(Question.of(model, flags, Rig(tuple(gpus)), case["release"], case["deny"])).made
     assert made is not None
     return made.context
@@ -45,7 +49,7 @@ def taken(found: Context, tokens: int) -> dict[str, tuple[int, int]]:
     return devices
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['release']}-{case['id']}")
+@pytest.mark.parametrize("case", [*CASES, *ARCHS], ids=lambda case: f"{case['release']}-{case['id']}")
 def test_pools_and_workspaces_are_llama_cpp_s_own(case: Case) -> None:
     found = context(case)
     last = case["truth"]["run"][-1]
