@@ -81,6 +81,10 @@ def _said(side: PathSide) -> str:
     estimate = found.estimate if found.value is None or found.beyond is None else found.beyond[1]
     if estimate.refused is not None:
         return f"llama.cpp refuses ({printable(estimate.refused.title)})"
+    if estimate.fits:
+        return f"less than the reserve is left on {' and '.join(device.name for device in estimate.tight)}"
+    if estimate.starts:
+        return f"it starts, but what kernels take does not fit{where_short(estimate)}"
     return f"it does not fit{where_short(estimate)}"
 
 
