@@ -161,7 +161,10 @@ class Gemma4(Architecture[Gemma4HParams]):
         n_all = fields["n_layer_all"]
         shared = k.u32("attention.shared_kv_layers", 0)
         k.check(shared <= n_all - 2 or shared == 0, f"{shared} of {n_all} layers share caches; two must have their own")
-        fields |= {"is_swa": swa_layers(k, n_all), "n_swa": k.u32("attention.sliding_window")}
+        slides, own = swa_layers(k, n_all), n_all - shared
+        alike = all(slides[own - (2 if slides[il] else 1)] == slides[il] for il in range(own, n_all))
+        k.check(alike, f"layers from {own} on share the caches of the last two before, which are not of their kind")
+        fields |= {"is_swa": slides, "n_swa": k.u32("attention.sliding_window")}
         k.f32("attention.layer_norm_rms_epsilon")
         k.u32("attention.key_length_swa")
         k.u32("attention.value_length_swa")

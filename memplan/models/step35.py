@@ -185,19 +185,22 @@ def _block(hp: Step35HParams, have: Mapping[str, TensorInfo], il: int, optional:
     yield Wanted(p + "attn_output.weight", (head_v * heads, e), optional, skip=skip)
     yield Wanted(p + "attn_gate.weight", (e, heads), optional=True)
     yield Wanted(p + "ffn_norm.weight", (e,), optional, skip=skip)
-    yield Wanted(p + "ffn_gate.weight", (e, ff), optional=True)
-    yield Wanted(p + "ffn_down.weight", (ff, e), optional=True)
-    yield Wanted(p + "ffn_up.weight", (e, ff), optional=True)
+    # asked for as optional, all of them; but no layer runs without the one sort or the other
+    moe = p + "ffn_gate_inp.weight" in have
+    dense, routed = optional or moe, optional or not moe
+    yield Wanted(p + "ffn_gate.weight", (e, ff), dense)
+    yield Wanted(p + "ffn_down.weight", (ff, e), dense)
+    yield Wanted(p + "ffn_up.weight", (e, ff), dense)
     ff = hp.n_ff_exp
-    yield Wanted(p + "ffn_gate_inp.weight", (e, n), optional=True)
-    yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), optional=True)
-    yield Wanted(p + "ffn_down_exps.weight", (ff, e, n), optional=True)
-    yield Wanted(p + "ffn_up_exps.weight", (e, ff, n), optional=True)
+    yield Wanted(p + "ffn_gate_inp.weight", (e, n), routed)
+    yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), routed)
+    yield Wanted(p + "ffn_down_exps.weight", (ff, e, n), routed)
+    yield Wanted(p + "ffn_up_exps.weight", (e, ff, n), routed)
     yield Wanted(p + "exp_probs_b.bias", (n,), optional=True)
     ff = hp.n_ff_shexp
-    yield Wanted(p + "ffn_gate_shexp.weight", (e, ff), optional=True)
-    yield Wanted(p + "ffn_up_shexp.weight", (e, ff), optional=True)
-    yield Wanted(p + "ffn_down_shexp.weight", (ff, e), optional=True)
+    yield Wanted(p + "ffn_gate_shexp.weight", (e, ff), routed)
+    yield Wanted(p + "ffn_up_shexp.weight", (e, ff), routed)
+    yield Wanted(p + "ffn_down_shexp.weight", (ff, e), routed)
 
 
 ARCHITECTURE = Step35()
