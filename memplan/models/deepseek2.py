@@ -18,6 +18,7 @@ from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
 from memplan.llama.weights import Wanted, gate_up_exps, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.mtp import MTPHead
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -145,7 +146,7 @@ class LatentGraph(ModelGraph[H]):
 class DeepSeek2Graph(LatentGraph[LatentHParams]):
     """``llama_model_deepseek2::graph``."""
 
-    unscaled = ("ffn_",)
+    unscaled: tuple[str, ...] = ("ffn_",)
 
     def head(self) -> Tensor:
         """Embeddings."""
@@ -178,11 +179,29 @@ class DeepSeek2Graph(LatentGraph[LatentHParams]):
         return cur
 
 
+class LatentMTPGraph(MTPHead[LatentHParams], DeepSeek2Graph):
+    """``llama_model_deepseek2::graph_mtp``, and those of DeepSeek-V3.2 and GLM-5, which attend to all keys, too."""
+
+    def attention_inputs(self) -> None:
+        """Latent keys of the block alone."""
+        self.inp_attn = self.build_attn_inp_k(self.kv_cache())
+
+
+def latent_block_memory(hp: HParams, build: CacheBuilder) -> Memory:
+    """Latent keys of the blocks that draft."""
+    return Memory({"kv": build.kv(range(hp.n_layer, hp.n_layer_all), values=False)})
+
+
 class DeepSeek2(Architecture[LatentHParams]):
     """``llama_model_deepseek2``."""
 
     name = "deepseek2"
     graph = DeepSeek2Graph
+
+    @property
+    def mtp(self) -> Architecture[LatentHParams]:
+        """A layer of the model's own kind."""
+        return _MTP
 
     def load_hparams(self, k: Keys, release: Release) -> LatentHParams:
         """``load_arch_hparams``."""
@@ -209,6 +228,19 @@ class DeepSeek2(Architecture[LatentHParams]):
     def one_cache_type(self, hp: LatentHParams, release: Release) -> bool:
         """Since b10361 (``llama_init_from_model``)."""
         return release.equal_cache_types
+
+
+class DeepSeek2MTP(DeepSeek2):
+    """Its own MTP block."""
+
+    graph = LatentMTPGraph
+
+    def memory(self, hp: LatentHParams, build: CacheBuilder, release: Release) -> Memory:
+        """Latent keys of the block alone."""
+        return latent_block_memory(hp, build)
+
+
+_MTP = DeepSeek2MTP()
 
 
 def latent_attention(hp: LatentHParams, il: int) -> Iterator[Wanted]:

@@ -17,8 +17,18 @@ from memplan.llama.graph.base import NEOX, Crossing
 from memplan.llama.graph.indexer import SparseIndexer
 from memplan.llama.memory.base import Memory
 from memplan.llama.weights import Wanted, tied_output
-from memplan.models.base import Architecture, Cuts
-from memplan.models.deepseek2 import LatentGraph, LatentHParams, experts, latent_attention, latent_fields, mtp, skipped
+from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.deepseek2 import (
+    LatentGraph,
+    LatentHParams,
+    LatentMTPGraph,
+    experts,
+    latent_attention,
+    latent_block_memory,
+    latent_fields,
+    mtp,
+    skipped,
+)
 from memplan.releases import Indexer
 
 if TYPE_CHECKING:
@@ -148,7 +158,7 @@ class DeepSeek32(Architecture[SparseHParams]):
     """``llama_model_deepseek32``."""
 
     name = "deepseek32"
-    graph = SparseGraph
+    graph: type[ModelGraph[Any]] = SparseGraph
     paths = ("indexer",)
 
     def load_hparams(self, k: Keys, release: Release) -> SparseHParams:
@@ -196,9 +206,31 @@ class DeepSeek32(Architecture[SparseHParams]):
         """It is tried where it is neither asked for nor ruled out."""
         return (LIGHTNING_INDEXER,) if release.indexer_probe and paths["indexer"] == "auto" else ()
 
+    @property
+    def mtp(self) -> Architecture[Any]:
+        """A layer that attends to all keys."""
+        return _MTP
+
     def one_cache_type(self, hp: SparseHParams, release: Release) -> bool:
         """Since b10361 (``llama_init_from_model``)."""
         return release.equal_cache_types
 
 
+class SparseMTPGraph(LatentMTPGraph):
+    """``llama_model_deepseek32::graph_mtp``, and GLM-5's."""
+
+    unscaled = SparseGraph.unscaled
+
+
+class DeepSeek32MTP(DeepSeek32):
+    """Its own MTP block."""
+
+    graph = SparseMTPGraph
+
+    def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:
+        """Latent keys of the block alone."""
+        return latent_block_memory(hp, build)
+
+
+_MTP = DeepSeek32MTP()
 ARCHITECTURE = DeepSeek32()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan.ggml import ops
 from memplan.llama.graph.base import NORM
-from memplan.models.deepseek2 import DeepSeek2Graph
-from memplan.models.deepseek32 import DeepSeek32, SparseGraph, SparseHParams, sparse_fields
+from memplan.models.deepseek2 import DeepSeek2Graph, latent_block_memory
+from memplan.models.deepseek32 import DeepSeek32, SparseGraph, SparseHParams, SparseMTPGraph, sparse_fields
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memplan.llama.memory.base import Memory
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.llama.weights import Wanted
-    from memplan.models.base import Cuts, ModelGraph
+    from memplan.models.base import Architecture, Cuts, ModelGraph
     from memplan.releases import Release
 
 SPARSE_SINCE = 10361
@@ -55,11 +55,11 @@ class GlmDsa(DeepSeek32):
     """``llama_model_glm_dsa``."""
 
     name = "glm-dsa"
-    graph = GlmDsaGraph
+    graph: type[ModelGraph[Any]] = GlmDsaGraph
 
-    def graph_of(self, release: Release) -> type[ModelGraph[SparseHParams]]:
+    def graph_of(self, release: Release) -> type[ModelGraph[Any]]:
         """Before the indexer is used, DeepSeek-V2's."""
-        return self.graph if release.build >= SPARSE_SINCE else DeepSeek2Graph  # type: ignore[return-value]
+        return self.graph if release.build >= SPARSE_SINCE else DeepSeek2Graph
 
     def load_hparams(self, k: Keys, release: Release) -> SparseHParams:
         """``load_arch_hparams``; experts are weighted by sigmoids where the file does not say."""
@@ -91,5 +91,25 @@ class GlmDsa(DeepSeek32):
         """The indexer, where it is used."""
         return super().fused(release, paths) if release.build >= SPARSE_SINCE else frozenset()
 
+    @property
+    def mtp(self) -> Architecture[Any]:
+        """A layer that attends to all keys."""
+        return _MTP
 
+
+class GlmDsaMTP(GlmDsa):
+    """Its own MTP block."""
+
+    graph = SparseMTPGraph
+
+    def graph_of(self, release: Release) -> type[ModelGraph[Any]]:
+        """The same throughout."""
+        return self.graph
+
+    def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:
+        """Latent keys of the block alone."""
+        return latent_block_memory(hp, build)
+
+
+_MTP = GlmDsaMTP()
 ARCHITECTURE = GlmDsa()

@@ -13,10 +13,12 @@ from memplan.ggml import ops
 from memplan.llama.context import GATED_DELTA_NET, Fused
 from memplan.llama.graph.delta_net import DeltaNet
 from memplan.llama.hparams import common
+from memplan.llama.memory.kv import kv_memory
 from memplan.llama.memory.recurrent import hybrid_memory, one_state
 from memplan.llama.ssm import SSMHParams, ssm_keys
 from memplan.llama.weights import Wanted, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.mtp import MTPHead
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -190,6 +192,26 @@ class Qwen35Graph(DeltaNetGraph[Qwen35HParams]):
     rope_type = ops.ROPE_IMROPE
 
 
+class DeltaNetMTP(MTPHead[H], DeltaNetGraph[H]):
+    """``graph_mtp``: attention, then the feed-forward part."""
+
+    def attention_inputs(self) -> None:
+        """One cache, of the block alone."""
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """The block."""
+        (inp,) = given
+        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "mtp_attn_norm", il)
+        residual = yield self.cb(ops.add(self.build_layer_attn(cur, il), inp), "mtp_attn_residual", il)
+        cur = self.cb(self.norm(residual, self.w(il, "post_attention_norm"), il), "mtp_attn_post_norm", il)
+        return self.cb(ops.add(self.build_layer_ffn(cur, il), residual), "mtp_post_ffn", il)
+
+
+class Qwen35MTPGraph(DeltaNetMTP[Qwen35HParams], Qwen35Graph):
+    """``llama_model_qwen35::graph_mtp``."""
+
+
 class DeltaNetArchitecture(Architecture[H]):
     """What Qwen3-Next, Qwen3.5 and 3.6 have in common."""
 
@@ -295,7 +317,12 @@ class Qwen35(DeltaNetArchitecture[Qwen35HParams]):
     """``llama_model_qwen35``."""
 
     name = "qwen35"
-    graph = Qwen35Graph
+    graph: type[DeltaNetGraph[Qwen35HParams]] = Qwen35Graph
+
+    @property
+    def mtp(self) -> Architecture[Qwen35HParams]:
+        """Attention and a dense layer."""
+        return _MTP
 
     def load_hparams(self, k: Keys, release: Release) -> Qwen35HParams:
         """``load_arch_hparams``."""
@@ -303,4 +330,15 @@ class Qwen35(DeltaNetArchitecture[Qwen35HParams]):
         return Qwen35HParams(**self.fields(k, release))
 
 
+class Qwen35MTP(Qwen35):
+    """Its own MTP block."""
+
+    graph = Qwen35MTPGraph
+
+    def memory(self, hp: Qwen35HParams, build: CacheBuilder, release: Release) -> Memory:
+        """A cache of the block alone."""
+        return kv_memory(build, self.graph.layers(hp))
+
+
+_MTP = Qwen35MTP()
 ARCHITECTURE = Qwen35()

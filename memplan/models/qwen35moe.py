@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memplan.ggml import ops
+from memplan.llama.memory.kv import kv_memory
 from memplan.llama.weights import Wanted, gate_up_exps
-from memplan.models.qwen35 import DeltaNetArchitecture, DeltaNetGraph, DeltaNetHParams, Qwen35HParams
+from memplan.models.qwen35 import DeltaNetArchitecture, DeltaNetGraph, DeltaNetHParams, DeltaNetMTP, Qwen35HParams
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
+    from memplan.llama.memory.base import Memory
+    from memplan.llama.memory.kv import CacheBuilder
+    from memplan.models.base import Architecture
     from memplan.releases import Release
 
 
@@ -55,6 +59,10 @@ class Qwen35MoeGraph(ExpertGraph[Qwen35MoeHParams]):
     rope_type = ops.ROPE_IMROPE
 
 
+class Qwen35MoeMTPGraph(DeltaNetMTP[Qwen35MoeHParams], Qwen35MoeGraph):
+    """``llama_model_qwen35moe::graph_mtp``."""
+
+
 class ExpertArchitecture(DeltaNetArchitecture[E]):
     """What Qwen3-Next, Qwen3.5 and 3.6 with experts have in common."""
 
@@ -86,7 +94,12 @@ class Qwen35Moe(ExpertArchitecture[Qwen35MoeHParams]):
     """``llama_model_qwen35moe``."""
 
     name = "qwen35moe"
-    graph = Qwen35MoeGraph
+    graph: type[ExpertGraph[Qwen35MoeHParams]] = Qwen35MoeGraph
+
+    @property
+    def mtp(self) -> Architecture[Qwen35MoeHParams]:
+        """Attention and experts."""
+        return _MTP
 
     def load_hparams(self, k: Keys, release: Release) -> Qwen35MoeHParams:
         """``load_arch_hparams``."""
@@ -94,4 +107,15 @@ class Qwen35Moe(ExpertArchitecture[Qwen35MoeHParams]):
         return Qwen35MoeHParams(**self.fields(k, release))
 
 
+class Qwen35MoeMTP(Qwen35Moe):
+    """Its own MTP block."""
+
+    graph = Qwen35MoeMTPGraph
+
+    def memory(self, hp: Qwen35MoeHParams, build: CacheBuilder, release: Release) -> Memory:
+        """A cache of the block alone."""
+        return kv_memory(build, self.graph.layers(hp))
+
+
+_MTP = Qwen35MoeMTP()
 ARCHITECTURE = Qwen35Moe()

@@ -17,6 +17,7 @@ from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
 from memplan.llama.weights import Wanted, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.mtp import MTPHead
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -114,11 +115,27 @@ class Step35Graph(ModelGraph[Step35HParams]):
         return self.build_output(ops.get_rows(given[0], self.inp_out_ids))
 
 
+class Step35MTPGraph(MTPHead[Step35HParams], Step35Graph):
+    """``llama_model_step35::graph_mtp``, of the first of the model's MTP blocks."""
+
+    norm_last = True
+
+    def attention_inputs(self) -> None:
+        """Two caches, of which a block uses one."""
+        self.inp_attn = self.build_attn_inp_kv_iswa()
+
+
 class Step35(Architecture[Step35HParams]):
     """``llama_model_step35``."""
 
     name = "step35"
+
     graph = Step35Graph
+
+    @property
+    def mtp(self) -> Architecture[Step35HParams]:
+        """A layer of the model's own kind."""
+        return _MTP
 
     def load_hparams(self, k: Keys, release: Release) -> Step35HParams:
         """``load_arch_hparams``."""
@@ -203,4 +220,15 @@ def _block(hp: Step35HParams, have: Mapping[str, TensorInfo], il: int, optional:
     yield Wanted(p + "ffn_down_shexp.weight", (ff, e), routed)
 
 
+class Step35MTP(Step35):
+    """The first of its own MTP blocks; caches are of all of them."""
+
+    graph = Step35MTPGraph
+
+    def memory(self, hp: Step35HParams, build: CacheBuilder, release: Release) -> Memory:
+        """Two caches."""
+        return iswa_memory(build, layers=range(hp.n_layer, hp.n_layer_all))
+
+
+_MTP = Step35MTP()
 ARCHITECTURE = Step35()

@@ -137,6 +137,6 @@ def _rotation(type: GGMLType, heads: set[int], first: int, *, largest: bool) -> 
     return n
 
 
-def kv_memory(build: CacheBuilder) -> Memory:
-    """One cache for all layers that the model runs: what most architectures have."""
-    return Memory({"kv": build.kv(range(build.hp.n_layer))})
+def kv_memory(build: CacheBuilder, layers: Iterable[int] | None = None) -> Memory:
+    """One cache for all layers that the model runs, or for others: what most architectures have."""
+    return Memory({"kv": build.kv(range(build.hp.n_layer) if layers is None else layers)})
