@@ -96,7 +96,13 @@ def parse_gpus(specs: Iterable[str]) -> Rig:
     if isinstance(specs, str):
         raise RigError(f"{shown(specs)}: give a list of specs, as in [{shown(specs)}]")
     gpus = check_gpus([gpu for spec in specs for gpu in parse_gpu_spec(spec)])
-    return Rig(gpus, unified=share_host(gpus))
+    return Rig(gpus, machine_memory(gpus), share_host(gpus))
+
+
+def machine_memory(gpus: tuple[Gpu, ...]) -> int | None:
+    """The host's memory where it is the GPUs' own, and their names say how large it is; None where they do not."""
+    known = max((gpu.machine for gpu in gpus if gpu.backend != RPC), default=0)
+    return known if known and share_host(gpus) else None
 
 
 def share_host(gpus: tuple[Gpu, ...]) -> bool:

@@ -27,6 +27,7 @@ from memplan.rig import (
     check_count,
     check_gpus,
     check_mib,
+    machine_memory,
     make_gpu,
     make_server,
     share_host,
@@ -189,6 +190,8 @@ def parse_rig(text: str, *, json: bool) -> Rig:
             raise RigError(f"gpus[{i}] {shown(kind.name)}: {error}") from None
     host = None if entry.host_mib is None else check_mib("host_mib", entry.host_mib, few=FEW_HOST_MIB)
     checked = check_gpus(gpus)
+    if host is None and entry.unified is not False:
+        host = machine_memory(checked)
     peak = entry.host_bandwidth_gb_s
     return Rig(
         checked,

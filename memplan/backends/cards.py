@@ -53,7 +53,15 @@ class Card:
             total = max(self.total_mib * MIB, free or 0)
         if free is None:
             free = max(total - CONTEXT_MIB * MIB, 0)
-        return Gpu(self.description, total, free, self.compute_capability, integrated=self.integrated, sms=self.sms)
+        return Gpu(
+            self.description,
+            total,
+            free,
+            self.compute_capability,
+            integrated=self.integrated,
+            sms=self.sms,
+            machine=total if self.integrated else 0,
+        )
 
 
 def _geforce(name: str, mib: int, cc: tuple[int, int], sms: int, gbs: int, reported: bool, *aliases: str) -> Card:

@@ -37,6 +37,7 @@ class Gpu:
     server's card, where that was given: its ``description`` is the endpoint, as llama.cpp has it. ``limits``: what
     Vulkan's driver says of it, where that was given or assumed; see ``vulkan_limits``. ``sms``: its multiprocessors, 0
     where they are not known. ``assumed``: which of the sizes that its card comes in was taken, where nobody said.
+    ``machine``: bytes of the machine's memory, of which its own is a part, where its name says so; 0 where it does not.
     """
 
     description: str
@@ -51,6 +52,7 @@ class Gpu:
     limits: VulkanLimits | None = None
     sms: int = 0
     assumed: str = field(default="", compare=False)
+    machine: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if self.total <= 0 or not 0 <= self.free <= self.total:

@@ -21,6 +21,7 @@ class OtherCard:
     """A GPU; ``total_mib`` None when only the user knows it.  ``integrated``: it has no memory of its own.
     ``bandwidth``: peak GB/s, from its maker's data sheet.  ``chip``: what Mesa's Vulkan driver adds to its name.
     ``assumed``: which of several sizes of memory the name was taken to mean; empty where it says one, or has one.
+    ``machine_gb``: the machine's memory, of which the GPU's is a part; 0 where it is not known.
     """
 
     description: str
@@ -30,13 +31,15 @@ class OtherCard:
     bandwidth: float | None = None
     chip: str = ""
     assumed: str = ""
+    machine_gb: int = 0
 
     def gpu(self, total: int, free: int | None) -> Gpu:
         """This card as a device of a rig; bytes."""
         if free is None:
             free = total if self.backend == METAL else max(total - CONTEXT_MIB * MIB, 0)
         name = f"{self.description} ({self.chip})" if self.chip and self.backend == VULKAN else self.description
-        return Gpu(name, total, free, backend=self.backend, integrated=self.integrated)
+        machine = max(total, self.machine_gb << 30) if self.machine_gb else 0
+        return Gpu(name, total, free, backend=self.backend, integrated=self.integrated, machine=machine)
 
 
 def _amd(name: str, chip: str, mib: int | None, bandwidth: float | None, integrated: bool = False) -> OtherCard:
@@ -47,7 +50,7 @@ def _arc(name: str, chip: str, mib: int, bandwidth: float) -> OtherCard:
     return OtherCard(f"Intel(R) Arc(tm) {name} Graphics", VULKAN, mib, False, bandwidth, chip)
 
 
-_STRIX_HALO = _amd("Radeon 8060S Graphics", "STRIX_HALO", 110000, 256, integrated=True)
+_STRIX_HALO = replace(_amd("Radeon 8060S Graphics", "STRIX_HALO", 110000, 256, integrated=True), machine_gb=128)
 
 _CARDS: dict[str, OtherCard] = {
     "rx 7900 xtx": _amd("AMD Radeon RX 7900 XTX", "NAVI31", 24560, 960),
@@ -116,11 +119,13 @@ def find_other(name: str) -> OtherCard | None:
         chip = " ".join(word.capitalize() for word in chip.split())
         says = f"{chip} is taken for the one with the most memory, {gb} GB; {chip} {gb // 2}GB names another"
         assumed = says if most and not given else ""
-        return OtherCard(f"Apple {chip}", METAL, total or None, bandwidth=bandwidth, assumed=assumed)
+        return OtherCard(f"Apple {chip}", METAL, total or None, bandwidth=bandwidth, assumed=assumed, machine_gb=gb)
     plain = _BESIDE.sub("", words)
     card, others = _CARDS.get(plain), _OTHER_SIZES.get(plain, ())
     if card is not None:
-        assumed = size_assumed(name, 128 if card is _STRIX_HALO else round((card.total_mib or 0) / 1024), others)
+        assumed = size_assumed(
+            name, card.machine_gb if card.machine_gb else round((card.total_mib or 0) / 1024), others
+        )
         return replace(card, assumed=assumed) if assumed else card
     if _METAL_WORDS.search(words):
         return OtherCard(name, METAL)
