@@ -13,6 +13,7 @@ def releases(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """List the builds of llama.cpp that are followed, and what each changed for memory."""
+    from memplan.models.registry import ARCHITECTURES, find_architecture
     from memplan.releases import BUILDS, FORKS, LATEST
 
     known = (*BUILDS, *FORKS)
@@ -28,7 +29,8 @@ def releases(
             }
             for release in known
         ]
-        sys.stdout.write(json_module.dumps({"releases": listed}, indent=2) + "\n")
+        architectures = [{"name": name, "since": find_architecture(name).since or None} for name in ARCHITECTURES]
+        sys.stdout.write(json_module.dumps({"releases": listed, "architectures": architectures}, indent=2) + "\n")
         return 0
     import shutil
     from textwrap import fill
@@ -51,4 +53,11 @@ def releases(
         )
         + "\n"
     )
+    names = [
+        name if not (since := find_architecture(name).since) else f"{name} (since build {since})"
+        for name in ARCHITECTURES
+    ]
+    asked = [release.name for release in BUILDS if release.asked and release.others_asked]
+    text = f"Architectures, of which {', '.join(asked)} were asked: {', '.join(names)}."
+    sys.stdout.write(fill(text, width, break_on_hyphens=False) + "\n")
     return 0

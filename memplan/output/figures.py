@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS: Final = (".png", ".svg", ".pdf")
-_INSTALL: Final = "pip install 'memplan[plot]' (from a checkout: pip install '.[plot]')"
+_INSTALL: Final = "pip install matplotlib"
 DPI: Final = 200
 """Dots an inch of a PNG: a figure of 8 by 4.5 inches is 1600 by 900."""
 

@@ -181,7 +181,7 @@ def test_paths_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(error, match=said):
             check_figure_path(path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(OutputError, match=r"pip install 'memplan\[plot\]'"):
+    with pytest.raises(OutputError, match=r"pip install matplotlib"):
         check_figure_path(str(tmp_path / "a.png"))
 
 
