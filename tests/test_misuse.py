@@ -81,7 +81,7 @@ CALLS: list[tuple[str, Callable[[Any], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong).__name__)
 @pytest.mark.parametrize(("what", "call"), CALLS)
 def test_what_is_of_the_wrong_type(what: str, call: Callable[[Any], Any], wrong: Any) -> None:
     with pytest.raises((TypeError, memplan.MemplanError)):
