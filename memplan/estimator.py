@@ -35,6 +35,7 @@ from memplan.llama.servers import server_notes, server_reasons
 from memplan.loaded import Made, Model, load, make_context
 from memplan.models.paths import check_paths, path_notes
 from memplan.notes import AS_PLACED, settings_notes
+from memplan.projector import with_projector
 from memplan.question import Question
 from memplan.releases import Release
 from memplan.result import Draft, Estimate, buffer_uses, device_uses, host_use
@@ -50,6 +51,7 @@ def estimate(
     paths: Paths = AS_RELEASED,
     draft: Header | None = None,
     filled: int | None = None,
+    projector: Header | None = None,
 ) -> Estimate:
     """What llama.cpp would allocate for a model, or why it would not start.
 
@@ -58,12 +60,12 @@ def estimate(
         release: the llama.cpp to follow: a tag, a build, or "latest".
         without_ops: ops that every GPU is made to refuse, by ggml's names.
         paths: fused ops that are asked for or ruled out; what is forced is not probed.
-        draft: the model that drafts (``-md``), from ``read_model``.
+        draft: the model that drafts (``-md``), from ``read_model``.  projector: that of ``--mmproj``.
         filled: tokens that each slot holds when run time is counted; None: all that a slot can hold.
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    return answer(Question.of(header, flags, rig, release, without_ops, paths, draft, filled)).estimate
+    return answer(Question.of(header, flags, rig, release, without_ops, paths, draft, filled, projector)).estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ def answer(question: Question, plain: bool = False) -> Answer:
     with gc_paused():
         found = _Work(question, model, plain).answer()
     result = found.estimate
+    if question.projector is not None and result.refused is None:
+        result = with_projector(result, question.projector, flags, workshop_of(question).machine, release)
     notes = path_notes(model.arch, release, paths) + server_notes(flags, rig) + driver_notes(rig.gpus)
     notes += settings_notes(result, found.weight_use)
     notes += () if result.refused else model.arch.notes(flags, release)

@@ -36,7 +36,10 @@ def reserve_of(gpu: Gpu) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A model that is loaded, and what for: ``model``, or ``draft`` for one that drafts (``-md``)."""
+    """A model that is loaded, and what for.
+
+    ``role``: ``model``, ``draft`` for one that drafts (``-md``), ``projector`` for images and sound (``--mmproj``).
+    """
 
     header: Header = field(hash=False)
     role: str = "model"
@@ -87,6 +90,7 @@ class Question:
         paths: Paths = AS_RELEASED,
         draft: Header | None = None,
         filled: int | None = None,
+        projector: Header | None = None,
     ) -> Question:
         """The question of one model, and perhaps of one that drafts for it.
 
@@ -100,6 +104,7 @@ class Question:
             ("release", release, (str, Release), 'a tag such as "v0.5.0" or memplan.find_release'),
             ("paths", paths, Paths, "memplan.llama.context.Paths"),
             ("draft", draft, (Header, type(None)), "memplan.read_model"),
+            ("projector", projector, (Header, type(None)), "memplan.read_model"),
         ):
             if not isinstance(value, kind):
                 raise TypeError(f"{name} must come from {source}; this is of type {type(value).__name__}")
@@ -113,7 +118,8 @@ class Question:
             raise TypeError(f"without_ops: give a list of ops, as in [{without_ops!r}]")
         ops = tuple(dict.fromkeys(check_op(op) for op in without_ops))
         found, note = find_release(release) if isinstance(release, str) else (release, None)
-        loads = (Load(header),) if draft is None else (Load(header), Load(draft, "draft"))
+        beside = [(draft, "draft"), (projector, "projector")]
+        loads = (Load(header), *[Load(other, role) for other, role in beside if other is not None])
         flags = with_draft_kind(flags, draft, found)
         return Question(loads, flags, rig, found, ops, paths, note or "", filled=filled)
 
@@ -130,7 +136,15 @@ class Question:
     @property
     def draft(self) -> Header | None:
         """The model that drafts, where it is one of its own."""
-        return next((load.header for load in self.loads if load.role == "draft"), None)
+        return self._loaded("draft")
+
+    @property
+    def projector(self) -> Header | None:
+        """What makes embeddings of images and sound."""
+        return self._loaded("projector")
+
+    def _loaded(self, role: str) -> Header | None:
+        return next((load.header for load in self.loads if load.role == role), None)
 
     def with_(self, **changes: Any) -> Question:
         """The same question but for some of its own fields or of its flags': ``with_(n_ctx=4096, rig=other)``."""

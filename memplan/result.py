@@ -50,11 +50,13 @@ class DeviceUse:
     workspace."""
     reserve: int = 0
     """What should be left for what no rule has."""
+    projector: int = 0
+    """A multimodal projector's weights."""
 
     @property
     def allocated(self) -> int:
-        """Weights, caches and compute buffers, and what drafts, bytes: what llama.cpp allocates before requests."""
-        return self.model + self.context + self.compute + self.draft
+        """Weights, caches, compute buffers, what drafts and a projector: what llama.cpp allocates before requests."""
+        return self.model + self.context + self.compute + self.draft + self.projector
 
     @property
     def used(self) -> int:
@@ -64,7 +66,7 @@ class DeviceUse:
     @property
     def working(self) -> int:
         """The compute buffer, what kernels take, and what drafts: all beside weights and caches."""
-        return self.compute + self.run_time + self.draft
+        return self.compute + self.run_time + self.draft + self.projector
 
     @property
     def left_at_start(self) -> int:
@@ -88,6 +90,8 @@ class HostUse:
     """The host's memory, if it is known."""
     draft: int = 0
     """What drafts, as far as it lies there."""
+    projector: int = 0
+    """A multimodal projector's weights, if they lie there."""
 
     @property
     def run_time(self) -> int:
@@ -96,8 +100,8 @@ class HostUse:
 
     @property
     def used(self) -> int:
-        """Weights, caches and compute buffers, and what drafts, bytes."""
-        return self.model + self.context + self.compute + self.draft
+        """Weights, caches and compute buffers, what drafts, and a projector, bytes."""
+        return self.model + self.context + self.compute + self.draft + self.projector
 
     @property
     def left(self) -> int | None:
@@ -174,6 +178,8 @@ class Estimate:
     """Fused operations that this release turns off by itself, in llama.cpp's words."""
     draft: Draft | None = None
     """What drafting takes beside ``buffers``; None where nothing drafts, or what drafts is not counted."""
+    projector: tuple[str, int] | None = None
+    """A multimodal projector's device, and bytes of its weights; None where none is loaded."""
     draft_refused: Refusal | None = None
     """Set when llama-server would give up because it cannot make the context that drafts."""
     unified: bool = False

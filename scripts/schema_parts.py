@@ -81,12 +81,15 @@ def estimate() -> Schema:
     )
     device["properties"] |= {
         "draft": number("what drafts, on this GPU, bytes"),
+        "projector": number("a multimodal projector's weights, on this GPU, bytes"),
         "run_time": number("what kernels take: CUDA's pool and cuBLAS's workspace, bytes"),
         "reserve": number("what should be left for what no rule has, bytes"),
         "left": number("free bytes once slots hold what they shall, below 0 when it does not fit", None),
     }
-    device["required"] += ["draft", "run_time", "reserve", "left"]
-    host = uses("what lies in the host's memory", draft=number("what drafts, bytes"))
+    device["required"] += ["draft", "projector", "run_time", "reserve", "left"]
+    host = uses(
+        "what lies in the host's memory", draft=number("what drafts, bytes"), projector=number("a projector, bytes")
+    )
     host["properties"] |= {
         "total": maybe(number("its size, bytes; null where it is not known")),
         "short": number("what it lacks, for GPUs too whose memory is its own, bytes"),

@@ -102,6 +102,8 @@ def read_question(arguments: Arguments) -> Question:
     if flags.draft_model:
         loads.append(Load(open_model(flags.draft_model, access_of(arguments, flags.draft_model)), "draft"))
         flags = with_draft_kind(flags, loads[1].header, release)
+    if flags.projector:
+        loads.append(Load(open_model(flags.projector, access_of(arguments, flags.projector)), "projector"))
     filled = None if arguments.filled is None else whole("--filled", arguments.filled, 0)
     reserve = read_reserve(arguments, rig)
     return Question(tuple(loads), flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)

@@ -127,14 +127,6 @@ OTHER_MODEL: Final = _words("""
 """)
 """Flags that stand for a model of their own, downloaded."""
 
-DRAFT_MODEL: Final = _words("-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf")
-"""Flags that name a draft model."""
-
-NOT_INCLUDED: Final = MappingProxyType(
-    dict.fromkeys(_words("-mm --mmproj -mmu --mmproj-url"), "the multimodal projector and its buffers")
-)
-"""Flags that load something beside the model, whose own buffers stay as they are; and what that is."""
-
 NOT_MODELLED: Final = MappingProxyType(
     dict.fromkeys(_words("--lora --lora-scaled"), "LoRA adapters add tensors to the graph")
     | dict.fromkeys(_words("--control-vector --control-vector-scaled"), "control vectors add tensors to the graph")

@@ -102,6 +102,12 @@ class Flags:
     """``-otd``, ``-cmoed`` and ``-ncmoed``, in the order given."""
     draft_sampling: bool = True
     """False with ``--no-spec-draft-backend-sampling``: drafts are sampled on the CPU."""
+    projector: str = ""
+    """``-mm``: the multimodal projector; empty for none."""
+    projector_offload: bool = True
+    """False with ``--no-mmproj-offload``."""
+    projector_device: str | None = None
+    """``-mmdev``, a name or none."""
     kv_overrides: tuple[KvOverride, ...] = ()
     """``--override-kv``: metadata keys, and the values that replace the file's."""
     rpc: tuple[str, ...] = ()
@@ -112,8 +118,6 @@ class Flags:
     """``--fit-target``, MiB to leave free: one for all devices, or one each."""
     given: frozenset[str] = frozenset()
     """The flags that were given, as they were spelled."""
-    not_included: tuple[str, ...] = ()
-    """What these flags load beside the model."""
     inexact: tuple[str, ...] = ()
     """Why an estimate with these flags is not exact."""
     argv: tuple[str, ...] = field(default=(), compare=False, repr=False)
@@ -356,7 +360,6 @@ def _resolve(flags: Flags, texts: Mapping[str, str]) -> Flags:
 def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) -> Flags:
     """Add what the flags ask for beside the model, and what of it is not modelled."""
     inexact = dict.fromkeys(table.NOT_MODELLED[flag] for flag in texts if flag in table.NOT_MODELLED)
-    beside = dict.fromkeys(table.NOT_INCLUDED[flag] for flag in texts if flag in table.NOT_INCLUDED)
     pooling = values.choice("--pooling", texts.get("--pooling", "none"), table.POOLING) != "none"
     if pooling:
         inexact["pooling changes the graph's outputs"] = None
@@ -369,7 +372,6 @@ def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) 
         load_mtp="draft-mtp" in speculation.types,
         drafting=speculation.drafting,
         given=frozenset(texts),
-        not_included=tuple(beside),
         inexact=tuple(inexact),
     )
 
@@ -444,6 +446,10 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
         ("-dio --direct-io", "load_mode", _constant("dio")),
         ("--embedding --embeddings --rerank --reranking", "embeddings", _constant(True)),
         ("--override-kv", "kv_overrides", values.override_kv),
+        ("-mm --mmproj -mmu --mmproj-url", "projector", _named),
+        ("--mmproj-offload", "projector_offload", _constant(True)),
+        ("--no-mmproj-offload", "projector_offload", _constant(False)),
+        ("-mmdev --mmproj-device", "projector_device", _named),
         ("-md --model-draft --spec-draft-model", "draft_model", _named),
         ("-hfd -hfrd --hf-repo-draft --spec-draft-hf", "draft_model", _named_repository),
         ("-ctkd --spec-draft-type-k --cache-type-k-draft", "draft_type_k", values.cache_type),
@@ -512,6 +518,9 @@ _WRITTEN: Final[Mapping[str, Callable[[Any], tuple[str, ...]]]] = {
     "lazy_mode": _one("-lzm"),
     "embeddings": _switch("--embeddings"),
     "kv_overrides": _list("--override-kv", _kv_override),
+    "projector": lambda name: ("--mmproj", name) if name else (),
+    "projector_offload": _switch("--mmproj-offload", "--no-mmproj-offload"),
+    "projector_device": lambda name: () if name is None else ("-mmdev", name),
     "draft_model": lambda name: ("-md", name) if name else (),
     "draft_type_k": _one("-ctkd"),
     "draft_type_v": _one("-ctvd"),

@@ -34,6 +34,7 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
                 "free": device.free,
                 **_uses(device),
                 "draft": device.draft,
+                "projector": device.projector,
                 "run_time": device.run_time,
                 "reserve": device.reserve,
                 "left": device.left,
@@ -43,6 +44,7 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
         "host": {
             **_uses(estimate.host),
             "draft": estimate.host.draft,
+            "projector": estimate.host.projector,
             "total": estimate.host.total,
             "short": estimate.host_lacks,
         },

@@ -58,6 +58,7 @@ def _rows(estimate: Estimate, width: int, unicode: bool) -> list[Text | str]:
         ("compute", "yellow", [mib(use.compute) for use in uses]),
         ("run time", "cyan", _run_times(estimate)),
         ("drafter", "green", [mib(use.draft) for use in uses] if estimate.draft else []),
+        ("projector", "", [mib(use.projector) for use in uses] if estimate.projector else []),
         ("total", "", [mib(use.total) for use in uses]),
         ("free", "", [*(mib(device.free) for device in estimate.devices), ""]),
         ("left", "green", [mib(use.left) for use in uses]),
@@ -157,9 +158,10 @@ def _notes(estimate: Estimate) -> Iterator[str]:
 
 def _beside(estimate: Estimate) -> Iterator[str]:
     """What is loaded beside the model and is not counted."""
-    yield from estimate.flags.not_included
     if estimate.flags.drafting and estimate.draft is None:
         yield "what drafts, with its cache and buffers"
+    if estimate.flags.projector:
+        yield "the projector's compute buffer" if estimate.projector else "the projector and its buffers"
 
 
 def _server(estimate: Estimate) -> Iterator[str]:

@@ -71,6 +71,9 @@ class Release:
     """A draft model goes to the devices of -dev where -devd names none, and to one device whole, whatever -sm says
     (common/speculative.cpp: common_base_params_to_speculative). Before, -dev had no say."""
 
+    projector_follows_devices: bool
+    """A projector goes to the first device of -dev (common/arg.cpp). Before, to the first GPU there is."""
+
     infers_draft_kind: bool
     """Without --spec-type a draft model's file says how it drafts (common/arg.cpp). Before, nothing is drafted."""
 

@@ -149,12 +149,15 @@ def test_outputs_are_slots_times_drafted_tokens(line: str, outputs: int) -> None
     assert parsed(line).n_outputs_max == outputs
 
 
-def test_what_lies_beside_the_model_is_named() -> None:
-    flags = parsed("-md draft.gguf --spec-type draft-simple --mmproj p.gguf")
-    assert len(flags.not_included) == 1
+def test_what_is_loaded_beside_the_model() -> None:
+    flags = parsed("-md draft.gguf --spec-type draft-simple --mmproj p.gguf --no-mmproj-offload -ngld 3 -otd exps=CPU")
+    assert (flags.draft_model, flags.drafting, flags.draft_gpu_layers) == ("draft.gguf", "draft-simple", 3)
+    assert (flags.projector, flags.projector_offload, flags.projector_device) == ("p.gguf", False, None)
+    assert flags.draft_overrides == (("exps", "CPU"),)
     assert flags.inexact == ()
-    assert parsed("-md draft.gguf").inexact == ()
     assert parsed("--lora a.gguf --lora b.gguf").inexact == ("LoRA adapters add tensors to the graph",)
+    changed = flags.with_(draft_type_k="q8_0", projector_device="CUDA1")
+    assert changed.words()[-4:] == ("-mmdev", "CUDA1", "-ctkd", "q8_0")
 
 
 def test_a_value_may_look_like_a_flag() -> None:

@@ -16,13 +16,14 @@ def test_the_object_has_the_contracts_keys() -> None:
     ]  # fmt: skip
     assert answer["buffers"]["CUDA0"] == {"model": 20111 * MIB, "context": 900 * MIB, "compute": 2184 * MIB}
     assert list(answer["devices"][0]) == [
-        "name", "description", "total", "free", "model", "context", "compute", "draft", "run_time",
+        "name", "description", "total", "free", "model", "context", "compute", "draft", "projector", "run_time",
         "reserve", "left",
     ]  # fmt: skip
     assert answer["devices"][0]["left"] == (23868 - 20111 - 900 - 2184) * MIB
     assert answer["draft"] is None
     assert answer["host"] == {
-        "model": 1015 * MIB, "context": 3 * MIB, "compute": 33 * MIB, "draft": 0, "total": 131072 * MIB, "short": 0,
+        "model": 1015 * MIB, "context": 3 * MIB, "compute": 33 * MIB, "draft": 0, "projector": 0,
+        "total": 131072 * MIB, "short": 0,
     }  # fmt: skip
     assert answer["graph"] == {"nodes": [8349, 8349], "splits": [3, 3]}
     assert (answer["llama"], answer["app"], answer["exact"], answer["refused"]) == ("v0.5.0", "server", True, None)

@@ -89,7 +89,7 @@ def test_a_refusal_shows_kind_words_and_mend_and_no_table() -> None:
 def test_what_is_not_exact_or_not_included_is_said() -> None:
     text = render_table(replace(made_up("-c 4096 --mmproj p.gguf"), approximate="a guess"), width=120)
     assert "not exact: a guess" in text
-    assert "no rule has, the multimodal projector and" in text
+    assert "no rule has, the projector and" in text
 
 
 def test_a_hostile_model_name_stays_text() -> None:

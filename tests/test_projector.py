@@ -1,0 +1,62 @@
+"""A multimodal projector: its weights, on the device that llama.cpp puts them on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memplan.errors import FlagError
+from memplan.estimator import estimate
+from memplan.gguf.header import TensorInfo
+from memplan.gguf.types import F16, F32
+from memplan.llama.flags import parse_flags
+from memplan.models.builtin import builtin_header
+from memplan.rig import parse_gpus
+
+TENSORS = {
+    "mm.0.weight": TensorInfo("mm.0.weight", (1024, 4096), F16, 0),
+    "v.blk.0.ln1.weight": TensorInfo("v.blk.0.ln1.weight", (1025,), F32, 8 << 20),
+}
+PROJECTOR = replace(
+    builtin_header("qwen3.5-9b"), metadata={"general.architecture": "clip"}, tensors=TENSORS, name="p.gguf"
+)
+BYTES = (8 << 20) + 4224
+"""Two tensors, each padded to 128 bytes."""
+
+
+def taken(line: str, release: str = "v0.5.0") -> dict[str, int]:
+    flags = parse_flags(["-c", "4096", "--mmproj", "p.gguf", *line.split()])
+    rig = parse_gpus(["2*RTX 3090"])
+    found = estimate(builtin_header("qwen3.5-9b"), flags, rig, release, projector=PROJECTOR)
+    bare = estimate(builtin_header("qwen3.5-9b"), flags, rig, release)
+    for device, without in zip(found.devices, bare.devices, strict=True):
+        assert device.left == without.left - device.projector
+    return {use.name: use.projector for use in found.devices} | {"host": found.host.projector}
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ("", "CUDA0"),
+        ("-dev CUDA1", "CUDA1"),
+        ("-mmdev CUDA1", "CUDA1"),
+        ("-dev CUDA1 -mmdev CUDA0", "CUDA0"),
+    ],
+)
+def test_where_it_lies(line: str, where: str) -> None:
+    assert taken(line) == {"CUDA0": 0, "CUDA1": 0, "host": 0} | {where: BYTES}
+
+
+@pytest.mark.parametrize("line", ["--no-mmproj-offload", "-mmdev none"])
+def test_on_the_host_it_is_padded_less(line: str) -> None:
+    assert taken(line) == {"CUDA0": 0, "CUDA1": 0, "host": (8 << 20) + 4128}
+
+
+def test_before_it_did_not_follow_the_devices() -> None:
+    assert taken("-dev CUDA1", "v0.4.0")["CUDA0"] == BYTES
+
+
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(FlagError, match=r"--mmproj-device .*CUDA7.*no such device"):
+        taken("-mmdev CUDA7")
