@@ -69,7 +69,10 @@ llama-server's flags that decide memory (others are accepted; see its own help):
   -ot PATTERN=BUFFER,...         tensors to a buffer, as in exps=CPU
   -cmoe; -ncmoe N                experts on the host: all; of the first N layers
   -nkvo, --no-op-offload, --no-host, --no-repack, --swa-full
-  -dev, --override-kv, --kv-unified-per-slot, --spec-type, --spec-draft-n-max
+  -dev, --override-kv, --kv-unified-per-slot
+  --spec-type, --spec-draft-n-max, -md FILE, -ngld, -devd, -otd, -cmoed, -ncmoed
+  -ctkd, -ctvd                   what drafts: an MTP block, or another model
+  --mmproj FILE, --no-mmproj-offload, -mmdev
 
 Examples:
   memplan estimate deepseek-v4-flash --gpu "2*RTX 3090" -c 65536 -np 1 -cmoe
