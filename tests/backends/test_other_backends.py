@@ -257,7 +257,7 @@ def test_a_plan_over_machines_copies_experts_through_a_local_gpu_alone() -> None
 
 
 def test_a_plan_says_when_experts_are_too_large_for_a_device() -> None:
-    rig = parse_gpus(["rpc:h:1:90000", "Strix Halo"])
+    rig = replace(parse_gpus(["rpc:h:1:90000", "Strix Halo"]), host_total=None)
     model = builtin_header("deepseek-v4-pro:mxfp4")
     plan = make_plan(
         Problem(

@@ -115,7 +115,7 @@ def test_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = completed(["memplan", "estimate", "m", "--n-cpu"])
     assert set(flags) == {"--n-cpu-moe", "--n-cpu-ffn", "--n-cpu-moe-draft"}
     assert completed(["memplan", "diagnose", "x", "--all"]) == ["--all"]
-    assert set(completed(["memplan", "estimate", "deep"])) == {"deepseek-v4-flash", "deepseek-v4-pro", "deep.gguf"}
+    assert set(completed(["memplan", "estimate", "deep"])) >= {"deepseek-v4-flash", "deepseek-v4-pro", "deep.gguf"}
     assert completed(["memplan", "completion", ""]) == ["bash", "zsh", "fish"]
     assert completed(["memplan", "preset", ""]) == ["list", "show"]
     assert completed(["memplan", "preset", "--fit", "deepseek-v4-p"]) == ["deepseek-v4-pro"]
