@@ -77,12 +77,12 @@ def run(argv: Sequence[str]) -> int:
     header = open_model(model, access_of(arguments, model))
     program = find_measurer(arguments.own.get("--program", ("",))[-1])
     name = os.path.basename(program)
+    with waiting(f"{name} --version"):
+        version = version_of(program)
     with waiting(f"{name} --list-devices"):
         machine = _machine(arguments, program)
     rig = machine.rig
     check_devices(flags, rig)
-    with waiting(f"{name} --version"):
-        version = version_of(program)
     llama = arguments.llama if arguments.llama != "latest" or not version else version
     result = estimate(header, _as_measured(flags, is_server(program)), rig, llama)
     refusal: NoFigures | None = None

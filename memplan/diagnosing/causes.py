@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -11,8 +12,9 @@ from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.llama.flag_table import ARITY
 from memplan.llama.flags import Flags
 from memplan.models.deepseek4.switches import switches
+from memplan.models.registry import ARCHITECTURES, find_architecture
 from memplan.releases import BUILDS, LATEST, Indexer, Release, SplitInputs
-from memplan.result import Estimate
+from memplan.result import DeviceUse, Estimate
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
@@ -99,7 +101,6 @@ SAID: Final[Mapping[str, Meaning]] = {
     "unknown model architecture": Meaning(
         "architecture-not-of-this-release",
         "this build does not know the model's architecture",
-        ("take a newer llama.cpp",),
     ),
     "invalid argument": Meaning(
         "argument-not-of-this-release",
@@ -121,6 +122,17 @@ SAID: Final[Mapping[str, Meaning]] = {
 """Words of llama.cpp's own, and what they mean."""
 
 
+def _knowing(said: str, release: Release | None) -> str:
+    """Which llama.cpp to take for an architecture that one did not know: the oldest that is known to have it."""
+    named = re.search(r"unknown model architecture: '([^']{1,100})'", said)
+    if named is None or named[1] not in ARCHITECTURES:
+        return "take a newer llama.cpp"
+    since = max(find_architecture(named[1]).since, BUILDS[0].build)
+    if release is not None and release.build >= since:
+        return f"see which llama.cpp was started: b{since} and newer have {named[1]}"
+    return f"take llama.cpp b{since} or newer, which has {named[1]}"
+
+
 def newer_release(since: Since, release: Release | None) -> str:
     """The oldest release after ``release`` with which a fault is gone, in words; empty when there is none."""
     for other in BUILDS:
@@ -138,6 +150,8 @@ def from_words(failure: Failure, release: Release | None) -> Cause | None:
     """The cause that llama.cpp's own words tell; None when they tell no more than that memory was short."""
     for words, meaning in SAID.items():
         if words in failure.said:
+            if meaning.kind == "architecture-not-of-this-release":
+                meaning = replace(meaning, mends=(_knowing(failure.said, release),))
             cause = meaning.cause(release)
             flag = failure.said.partition("invalid argument: ")[2].strip()
             near = get_close_matches(flag, ARITY, n=2, cutoff=0.7) if flag and flag not in ARITY else ()
@@ -196,12 +210,12 @@ def from_memory(
         return _weights(estimate, device, failure, not assumed, placed, experts)
     if assumed and not (failure.stage is Stage.COMPUTE and failure.size == _compute(estimate, device)):
         return _without_estimate(load, failure, heads, release)  # its caches and buffers may be anybody's
-    if failure.stage in (Stage.COMPUTE, Stage.UNKNOWN):
+    if failure.stage is Stage.UNKNOWN or (failure.stage is Stage.COMPUTE and not _other_buffer(estimate, failure)):
         cause = _slots(estimate, device, failure, release, ask)
         cause = cause or _unfused(estimate, device, failure, release, ask, heads)
         if cause is not None:
             return cause
-    return _balance(estimate, device, failure, experts)
+    return _balance(load, estimate, device, failure, experts)
 
 
 def _slots(estimate: Estimate, device: str, failure: Failure, release: Release, ask: Ask) -> Cause | None:
@@ -282,34 +296,53 @@ def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, plac
     return Cause("too-little-memory", about, _to_host(experts))
 
 
-def _balance(estimate: Estimate, device: str, failure: Failure, experts: bool) -> Cause:
+def _other_buffer(estimate: Estimate, failure: Failure) -> bool:
+    """Whether the compute buffer that was asked for is another than the predicted one, so that nothing of it holds."""
+    if failure.stage is not Stage.COMPUTE or failure.size is None:
+        return False
+    return abs(failure.size - _compute(estimate, failure.buffer)) > failure.size // 16
+
+
+def left_by_log(load: Load, failure: Failure | None, use: DeviceUse) -> int:
+    """Bytes that a GPU has left at the start: by what the log says it was asked for, else by what is predicted."""
+    asked = failure.size if failure is not None and failure.buffer == use.name and failure.size else 0
+    if failure is None or failure.stage is not Stage.COMPUTE or not asked:
+        return use.left_at_start
+    model, context = (round(sizes.get(use.name, 0) * _MIB) for sizes in (load.model, load.context))
+    left = use.left_at_start - (asked - use.compute)
+    return left - (model - use.model if model else 0) - (context - use.context if context else 0)
+
+
+def _balance(load: Load, estimate: Estimate, device: str, failure: Failure, experts: bool) -> Cause:
     """Whether one GPU is short while others have room, or all are."""
     uses = {use.name: use for use in estimate.devices}
     use = uses.get(device)
     if use is None:
         return Cause("too-little-memory", f"{device} has no {_size(failure.size)} left for its {failure.stage.value}")
-    short = max(0, -use.left_at_start)
-    roomy = max(uses.values(), key=lambda other: other.left_at_start)
-    total = sum(other.left_at_start for other in uses.values())
+    spare = {name: left_by_log(load, failure, other) for name, other in uses.items()}
+    short, total = max(0, -spare[device]), sum(spare.values())
+    roomy = max(spare, key=lambda name: spare[name])
     about = f"{device} is {_size(short, up=True)} short"
     what = f" for its {failure.stage.value}" if failure.stage is not Stage.UNKNOWN else ""
+    if _other_buffer(estimate, failure):
+        what += f" of {_size(failure.size)}, where {_size(use.compute)} are predicted"
     if not short:
         return Cause(
             "less-free-than-thought",
-            f"by what was free, {device} should have had room for it, with {_size(use.left_at_start)} to spare:"
+            f"by what was free, {device} should have had room for it, with {_size(spare[device])} to spare:"
             " something else took memory meanwhile",
             "close what else uses the GPU; see nvidia-smi",
         )
-    if roomy.name != device and roomy.left_at_start > short and total > 0:
+    if roomy != device and spare[roomy] > short and total > 0:
         return Cause(
             "one-gpu-short",
-            f"{about}{what} while {roomy.name} has {_size(roomy.left_at_start)} to spare",
-            _to_other(device, roomy.name, experts),
+            f"{about}{what} while {roomy} has {_size(spare[roomy])} to spare",
+            _to_other(device, roomy, experts),
         )
     return Cause(
         "too-little-memory",
         f"{about}{what}: the GPUs together are {_size(max(0, -total), up=True)} short with these settings"
-        if total < 0
+        if total < 0 and len(uses) > 1
         else f"{about}{what}",
         _to_host(experts),
     )

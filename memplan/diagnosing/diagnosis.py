@@ -8,7 +8,7 @@ from typing import Final
 
 from memplan.backends.devices import Rig
 from memplan.diagnosing.answers import Answers
-from memplan.diagnosing.causes import RUN_TIME, Cause, from_memory, from_words, label, on_host
+from memplan.diagnosing.causes import RUN_TIME, Cause, from_memory, from_words, label, left_by_log, on_host
 from memplan.diagnosing.figures import Row, explains, rows_of
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.diagnosing.matching import (
@@ -120,6 +120,8 @@ class _Work:
             self.notes.append("the log begins in the middle of the load: what came before is not known")
         self.other_model = False
         self.header = self._header()
+        self.named = bool(self.asked.llama or load.build is not None or load.version)
+        """Whether the release is known, from the log or the user."""
         self.release, self.release_name = self._release()
         self.rig = self._rig()
         self.seen = seen_flags(load, asked.flags)
@@ -216,7 +218,8 @@ class _Work:
         failed = self.load.failed
         told = self.load.model or (failed is not None and failed.stage is Stage.MODEL and failed.size)
         if not (self.seen.placed or self.load.dry or not told):
-            self.notes.append("where the weights lie was not found by trying -ncmoe: give the flags after the log")
+            tried = "-ncmoe" if self._number("expert_count", 1) > 0 else "-ngl"
+            self.notes.append(f"where the weights lie was not found by trying {tried}: give the flags after the log")
         elif not self.seen.placed and not self.load.layers:
             self.notes.append("flags for where weights lie are not in the log: they can be given")
         if self.seen.guessed:
@@ -299,7 +302,7 @@ class _Work:
         if not named:
             self.notes = [note for note in self.notes if not note.startswith(_NO_BUILD)]
         self.notes.append(f"{'' if named else f'{_NO_BUILD}: '}by its figures this is {what}")
-        self.release, self.release_name = release, release.name
+        self.release, self.release_name, self.named = release, release.name, True
 
     def _ask(self, flags: Flags, release: Release) -> Estimate:
         if self.header is None or self.rig is None:
@@ -312,7 +315,7 @@ class _Work:
         failure = self.load.failed
         if failure is None:
             return self._no_failure(predicted, rows)
-        cause = from_words(failure, self.release)
+        cause = from_words(failure, self.release if self.named else None)
         if cause is None and (
             failure.kind == "allocation" or (failure.kind == "cuda" and "out of memory" in failure.said)
         ):
@@ -409,6 +412,9 @@ class _Work:
         if failure is None or not allocation or not predicted.fits or not predicted.devices:
             return Need(cause.kind, said)
         where = failure.buffer or max(predicted.devices, key=lambda device: device.used).name
+        use = next(device for device in predicted.devices if device.name == where)
+        if (left := left_by_log(self.load, failure, use)) < 0:
+            return Need(cause.kind, said, where, MARGIN - left)
         return Need(cause.kind, said, where, max((failure.size or 0) // 4, 4 * MARGIN))
 
     def _remarks(self, predicted: Estimate | None) -> None:

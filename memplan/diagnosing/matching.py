@@ -27,6 +27,10 @@ _EXPERTS: Final = re.compile(r"blk\.(\d+)\.ffn_(?:up|down|gate)(?:_ch)?_exps")
 _BLOCK: Final = re.compile(r"blk\.(\d+)\.")
 _OVERRIDES: Final = frozenset({"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"})
 _TYPES: Final = re.compile(r"different K \((\w{1,10})\) and V \((\w{1,10})\) cache types")
+_SUMMED: Final = frozenset[str]().union(
+    *(same_setting(flag) for flag in ("-ot", "-otd", "--override-kv", "--rpc", "--lora", "--lora-scaled"))
+)
+"""Flags of which each counts, however many there are."""
 _PLACES: Final = _OVERRIDES | {"-ncffn", "--n-cpu-ffn"}
 
 
@@ -79,10 +83,9 @@ def seen_flags(load: Load, extra: Sequence[str]) -> Seen:
     slots = frozenset({"-np", "--parallel"})
     unasked = from_command and app == "server" and not known & slots and load.settings.get("n_seq_max") == "4"
     settings = list(_settings(load, with_slots=not unasked))
-    argv = without_flags(argv, [word for word in settings if word.startswith("-")]) + settings
-    argv += list(_placement(load, known))
-    argv += [flag for flag in _caches(load) if flag not in known]
-    argv += extra
+    told = [*settings, *_placement(load, known), *(flag for flag in _caches(load) if flag not in known)]
+    argv = [*_less(argv, told), *told]
+    argv = [*_less(argv, extra), *_once(extra)]
     placed = from_command or bool(load.overridden) or bool(known & _PLACES)
     return Seen(tuple(argv), app, from_command, placed=placed)
 
@@ -94,7 +97,8 @@ def assumed_flags(seen: Seen) -> tuple[str, ...]:
 
 
 def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: Release) -> Seen:
-    """``seen``, with the ``-ncmoe`` that gives the log's weights on every GPU, when nothing else tells it."""
+    """``seen``, with the ``-ncmoe`` that gives the log's weights on every GPU, when nothing else tells it; of a model
+    without experts, the ``-ngl``."""
     wanted = {name: mib for name, mib in load.model.items() if _CUDA.fullmatch(name)}
     failed, limits = load.failed, dict[str, int]()
     if failed is not None and failed.stage is Stage.MODEL and failed.size and _CUDA.fullmatch(failed.buffer):
@@ -142,7 +146,7 @@ def _split(load: Load, blocks: Sequence[tuple[int, int]], candidate: Sequence[st
     names.sort(key=lambda name: int(name[4:]))
     if len(names) < 2:
         return []
-    on_host = len(blocks) if "-cmoe" in candidate else int(candidate[-1]) if candidate else 0
+    on_host = len(blocks) if "-cmoe" in candidate else int(candidate[-1]) if "-ncmoe" in candidate else 0
     sizes = [(size - (experts if i < on_host else 0)) / _MIB for i, (size, experts) in enumerate(blocks)]
     # with fewer layers offloaded than there are, the first ones stay on the host
     counts, at = [], load.offloaded[1] - load.offloaded[0] if load.offloaded else 0
@@ -180,17 +184,38 @@ def _candidates(
     one that comes nearest from above; the more there are, the less lies on GPUs."""
     blocks = {int(m[1]) for name in header.tensors if (m := _EXPERTS.match(name))}
     yield []
+    if not blocks:
+        if load.offloaded is None and not same_setting("-ngl") & {normalized(word) for word in seen.argv}:
+            yield from _layers_on_gpus(header, seen, wanted, rig, release)
+        return
     yield ["-cmoe"]
     if len(rig.gpus) > 1 and not load.layers:
         yield from (["-ncmoe", str(n)] for n in range(1, len(blocks)))
         return
-    low, high, total = 1, len(blocks), sum(wanted.values()) + 0.02 * len(wanted)
+    numbers = range(1, len(blocks) + 1)
+    yield _nearest([["-ncmoe", str(n)] for n in numbers], header, seen, wanted, rig, release)
+
+
+def _layers_on_gpus(
+    header: Header, seen: Seen, wanted: Mapping[str, float], rig: Rig, release: Release
+) -> Iterator[list[str]]:
+    """Whole layers on the host; where the log does not say how many, the number that comes nearest from above."""
+    numbers = range(len(layer_bytes(header)), 0, -1)
+    if numbers:
+        yield _nearest([["-ngl", str(n)] for n in numbers], header, seen, wanted, rig, release)
+
+
+def _nearest(
+    candidates: Sequence[list[str]], header: Header, seen: Seen, wanted: Mapping[str, float], rig: Rig, release: Release
+) -> list[str]:
+    """Of candidates, each of which puts less on GPUs than those before it, the first that is no more than the log."""
+    low, high, total = 0, len(candidates) - 1, sum(wanted.values()) + 0.02 * len(wanted)
     while low < high:
         n = (low + high) // 2
-        placement = _place(header, (*seen.argv, "-ncmoe", str(n)), seen.app, rig, release)
+        placement = _place(header, (*seen.argv, *candidates[n]), seen.app, rig, release)
         fits = placement is None or sum(placement.model.get(name, 0) for name in wanted) / _MIB <= total
         low, high = (low, n) if fits else (n + 1, high)
-    yield ["-ncmoe", str(low)]
+    return candidates[low]
 
 
 def _place(header: Header, argv: Sequence[str], app: str, rig: Rig, release: Release) -> Placement | None:
@@ -235,6 +260,28 @@ def without_flags(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
             kept += words[:count]
         del words[:count]
     return kept
+
+
+def _less(argv: Sequence[str], later: Sequence[str]) -> list[str]:
+    """``argv`` without what flags that stand after it replace."""
+    return without_flags(argv, [flag for flag, _ in _flags_of(later)])
+
+
+def _once(argv: Sequence[str]) -> list[str]:
+    """``argv``, of flags that replace each other the last."""
+    kept = list[str]()
+    for _, words in _flags_of(argv):
+        kept = [*_less(kept, words), *words]
+    return kept
+
+
+def _flags_of(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each flag with its values; no name for one whose values add up."""
+    words = list(argv)
+    while words:
+        count = 1 + (arity(words[0]) or 0)
+        yield ("" if normalized(words[0]) in _SUMMED else words[0]), words[:count]
+        del words[:count]
 
 
 def _is_cli(load: Load) -> bool:

@@ -38,6 +38,12 @@ _MAX_LINE: Final = 1 << 16
 _MAX_BYTES: Final = 32 << 20
 _ROW: Final = re.compile(r"^([A-Za-z]\w*) (\d{1,9}) (\d{1,9}) (\d{1,9}) *$", re.MULTILINE)
 _VERSION: Final = re.compile(r"version: (?:v?(\d+\.\d+\.\d+)\S* )?\(?(?:build )?(\d{1,6})\b", re.ASCII)
+_OWN_WORDS: Final = re.compile(r"^version: |^built with |llama|ggml", re.MULTILINE)
+"""What a program of llama.cpp's says of itself, also where it fails."""
+
+_NOT_RUN: Final = 126
+"""Exit statuses from this on are those of the shell and the loader: the program did not run."""
+
 _LEAST_BUILD: Final = 100
 """Builds of a shallow clone count from 1: their number tells nothing."""
 
@@ -111,8 +117,12 @@ def version_of(program: str) -> str:
     status, out, err = run_program([program, "--version"])
     match = _VERSION.search(err + "\n" + out)
     if match is None:
+        name = os.path.basename(program)
+        if 0 <= status < _NOT_RUN and not _OWN_WORDS.search(err + "\n" + out):
+            first = next((line for line in (err + "\n" + out).splitlines() if line.strip()), "nothing")
+            raise ProgramError(f"{name} is not a llama.cpp program: --version says {shown(first, 80)}; name another")
         if status:
-            raise ProgramError(f"{os.path.basename(program)} --version: {_why(err or out, status)}")
+            raise ProgramError(f"{name} --version: {_why(err or out, status)}")
         return ""
     if int(match[2]) < _LEAST_BUILD:
         return f"v{match[1]}" if match[1] else ""

@@ -14,7 +14,7 @@ from memplan.result import Estimate
 
 Words = tuple[str, ...]
 
-MOST: Final = 3
+MOST: Final = 4
 """Mends by flags that are named."""
 
 MARGIN: Final = 128 << 20
@@ -144,6 +144,8 @@ def _by_flags(finder: _Finder, n_layers: int) -> Iterator[Mend | None]:
         yield finder.first(_moves(estimate, n_layers, finder.experts))
         yield finder.first(_ubatch(estimate))
         yield finder.least(list(_on_the_host(estimate, n_layers, finder.experts)))
+        caches = list(_smaller_caches(estimate))
+        yield finder.first(iter(caches)) or (None if finder.experts else _beside(finder, caches, n_layers))
         yield finder.first(_context(estimate))
 
 
@@ -183,6 +185,12 @@ _REFUSED: Final[Mapping[str, Callable[[Flags, str], Sequence[Words]]]] = {
 """What mends a refusal, one alternative after another; experts go to the host where it then does not fit."""
 
 
+def _beside(finder: _Finder, variants: Sequence[Variant], n_layers: int) -> Mend | None:
+    """A change that is not enough, with as few more layers on the host as it takes."""
+    more = _on_the_host(finder.estimate, n_layers, finder.experts)
+    return finder.least([Variant((*each.args, *variant.args)) for variant in more for each in variants])
+
+
 def _after(finder: _Finder, words: Words, n_layers: int) -> Mend | None:
     """``words`` alone, or if llama.cpp then starts but does not fit, with more experts on the host."""
     tried = finder.attempt(Variant(words))
@@ -208,6 +216,13 @@ def _ubatch(estimate: Estimate) -> Iterator[Variant]:
         size //= 2
 
 
+def _smaller_caches(estimate: Estimate) -> Iterator[Variant]:
+    """Caches of 8 bits a value; that of V as well where flash attention is not off."""
+    flags = estimate.flags
+    if {flags.type_k, flags.type_v} <= {"f32", "f16", "bf16"}:
+        yield Variant(("-ctk", "q8_0") if flags.flash_attn == "off" else ("-ctk", "q8_0", "-ctv", "q8_0"))
+
+
 def _context(estimate: Estimate) -> Iterator[Variant]:
     size = estimate.n_ctx // 2
     while size >= 8192:
@@ -216,16 +231,16 @@ def _context(estimate: Estimate) -> Iterator[Variant]:
 
 
 def _on_the_host(estimate: Estimate, n_layers: int, experts: bool) -> Iterator[Variant]:
-    """More layers' experts on the host, a few at a time, or more whole layers of a model that has none."""
+    """More layers' experts on the host, one at a time, or more whole layers of a model that has none."""
     if not experts:
         on_gpus = min(estimate.flags.n_gpu_layers, n_layers) if estimate.flags.n_gpu_layers >= 0 else n_layers
-        for n in range(on_gpus - 1, -1, -_step(n_layers)):
+        for n in range(on_gpus - 1, -1, -1):
             yield Variant(("-ngl", str(n)))
         return
     if not estimate.devices or any(device.compute + device.context > device.free for device in estimate.devices):
         return
     lowest = max(_on_host(estimate), default=0) + 1
-    for n in range(lowest, n_layers + 1, _step(n_layers)):
+    for n in range(lowest, n_layers):
         yield Variant(("-ncmoe", str(n)))
     yield Variant(("-cmoe",))
 

@@ -127,14 +127,27 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
     ):
         yield "memplan does not predict that: by its figures it loads"
     if diagnosis.argv:
-        # what is to be pasted stays in one line
-        command = shlex.join(diagnosis.argv)
-        if len(f"predicted with: {command}") <= width:
-            yield f"predicted with: {printable(command)}"
-        else:
-            yield from ("predicted with:", f"  {printable(command)}")
+        yield from _pasted("predicted with: ", diagnosis.argv, width)
     for note in diagnosis.notes:
         yield from _wrapped(note, width, "- ")
+
+
+def _pasted(start: str, argv: Sequence[str], width: int) -> Iterator[str]:
+    """Flags for a shell, over as many lines as it takes, of which all but the last end in a backslash."""
+    flags = list[str]()
+    for word in map(printable, map(shlex.quote, argv)):
+        if flags and not word.startswith("-"):
+            flags[-1] += f" {word}"
+        else:
+            flags.append(word)
+    line = start + flags[0]
+    for flag in flags[1:]:
+        if len(f"{line} {flag} \\") > width:
+            yield f"{line} \\"
+            line = f"  {flag}"
+        else:
+            line += f" {flag}"
+    yield line
 
 
 def _mend_line(mend: Mend) -> str:

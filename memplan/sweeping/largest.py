@@ -133,6 +133,8 @@ def candidates(sweeper: Sweeper, name: str, option: str = "--max") -> tuple[Axis
             return axis, tuple(sorted(value for value in axis.values if isinstance(value, int)))
     if not flags or not all(flag in NUMBER | same_setting("-ngl") for flag in flags):
         raise FlagError(f"{option} {name}: takes no numbers, so none is last; name one that does, as ctx, np or ub")
+    if flags[0] in same_setting("-ncmoe") and not model_of(sweeper.question).hparams.n_expert:
+        raise FlagError(f"{option} {name}: the model has no experts; -ngl keeps whole layers of it on the host")
     values = _all_that_make_sense(sweeper.question, flags[0])
     if not values:
         raise FlagError(f"{option} {name}: say which values to try, as in --over {name}=1:64:1")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -40,6 +41,23 @@ def test_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     assert "they agree" in lines
 
 
+def test_a_command_line_is_wrapped_as_a_shell_takes_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["diagnose", GOOD, "-b", "1024"]) == 0
+    out = capsys.readouterr().out
+    command = out[out.index("predicted with: ") :].partition("\n- ")[0]
+    assert len(command.splitlines()) > 1 and max(map(len, command.splitlines())) <= 60
+    assert shlex.split(command.replace("\\\n", ""))[2:] == diagnosis_words(GOOD, "-b", "1024", capsys=capsys)
+
+
+def diagnosis_words(*words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(["diagnose", *words, "--json"]) == 0
+    args: list[str] = json.loads(capsys.readouterr().out)["loads"][0]["args"]
+    return args
+
+
 def test_json_and_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     data = Path(GOOD).read_bytes() + FAILED.encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -65,11 +83,12 @@ def test_loads_that_are_the_same_are_explained_once(
     out = capsys.readouterr().out
     assert (len(asked), out.count("cause (")) == (2, 2)
     lines = short.count("\n")
-    assert out.startswith(f"load 1 of 41, line {asked[0]}: ") and f"\nload 21 of 41, line {asked[1]}: " in out
+    start = asked[0] - 19 * lines - Path(GOOD).read_text().count("\n") - 20 * lines  # the last is asked about first
+    assert out.startswith(f"load 1 of 41, line {start}: ") and f"\nload 21 of 41, line {asked[1]}: " in out
     # programs get every load
     assert main(["diagnose", str(tmp_path / "log"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["loads"]
-    assert [len(found), found[0]["line"], found[1]["line"]] == [41, asked[0], asked[0] + lines]
+    assert [len(found), found[0]["line"], found[1]["line"]] == [41, start, start + lines]
     assert f"\nthe same load 40 times, the last from line {found[40]['line']} on\n" in out
     assert found[0] | {"line": 0} == found[40] | {"line": 0} != found[20] | {"line": 0}
 

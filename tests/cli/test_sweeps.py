@@ -176,6 +176,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("sweep", MODEL, *GPU, "--over", "llama=v0"), "v0"),
     (("sweep", MODEL, *GPU, "--over", "ctx=1:4000:1", "--over", "np=1:99:1"), "at most"),
     (("sweep", MODEL, *GPU, "--max", "llama"), "--max llama: takes no numbers"),
+    (("sweep", "llama-3.3-70b", *GPU, "--min", "ncmoe"), "--min ncmoe: the model has no experts"),
     (("sweep", MODEL, *GPU, "--max", "fa"), "takes no numbers"),
     (("sweep", MODEL, *GPU, "--max", "threads"), "--over threads=1:64:1"),
     (("sweep", MODEL, *GPU, "--max", "ctx", "--min", "ncmoe"), "only one of them"),

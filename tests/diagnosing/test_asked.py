@@ -98,6 +98,14 @@ def test_flags_seen_by_what_they_do(changes: dict[str, str], flags: tuple[str, .
     assert flags[0] not in seen_flags(loads(GOOD)[0], ()).argv
 
 
+def test_flags_given_twice_are_the_users_each_once() -> None:
+    (load,) = loads("$ llama-server -m m.gguf -ncmoe 24 -ub 512 -ot a=CPU --host h\n" + GOOD)
+    given = ("--n-cpu-moe", "28", "-c", "4096", "-c", "8192", "-ot", "b=CPU", "-ot", "c=CPU")
+    argv = seen_flags(load, given).argv
+    assert argv[-8:] == ("--n-cpu-moe", "28", "-c", "8192", "-ot", "b=CPU", "-ot", "c=CPU")
+    assert "-ncmoe" not in argv and (argv.count("-c"), argv.count("-ub"), argv.count("-ot")) == (1, 1, 3)
+
+
 def test_overridden_tensors_become_short_patterns_for_exactly_these() -> None:
     (load,) = loads(GOOD)
     layers = [f"blk.{layer}.ffn_{kind}_exps.weight" for layer in (7, 21, 22) for kind in ("up", "down", "gate")]

@@ -83,7 +83,8 @@ def test_a_fork_is_known_by_its_figures() -> None:
 
 def test_mends_are_tried() -> None:
     found = [(mend.args, mend.llama) for mend in diagnosis("r13-cpu-moe-fit").mends]
-    assert found == [(("-ub", "1024"), ""), (("-c", "65536"), ""), ((), "b10068")]
+    types = ("-ctk", "q8_0", "-ctv", "q8_0")
+    assert found == [(("-ub", "1024"), ""), (types, ""), (("-c", "65536"), ""), ((), "b10068")]
     first = diagnosis("r8-one-card-short").mends[0]
     assert (first.args, first.first) == (("-ot", r"blk\.27\.ffn_down_exps=CUDA7"), True)
     assert all(mend.left >= 128 * MIB for mend in diagnosis("r8-one-card-short").mends)

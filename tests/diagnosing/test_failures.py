@@ -23,6 +23,8 @@ from tests.diagnosing.logs import (
     loads,
 )
 
+RTX_3090 = parse_gpus(["RTX 3090"])
+
 
 @pytest.mark.parametrize("who", ["alloc_tensor_range", "ggml_backend_buft_alloc_buffer_n_default"])
 def test_weights_that_do_not_fit(who: str) -> None:
@@ -130,10 +132,72 @@ def test_a_model_without_experts() -> None:
         + LOADING
         + "unable to allocate CUDA0 buffer\n"
     )
-    asked = Given(builtin_header("llama-3.3-70b"), ("-ngl", "99", "-c", "8192"), parse_gpus(["RTX 3090"]))
+    asked = Given(builtin_header("llama-3.3-70b"), ("-ngl", "99", "-c", "8192"), RTX_3090)
     found = diagnose(loads(log)[0], asked)
     assert (found.cause.kind, found.cause.mend) == ("too-little-memory", "keep layers on the host: -ngl N")
-    assert [mend.args for mend in found.mends] == [("-ngl", "43")]
+    assert [mend.args for mend in found.mends] == [("-ngl", "44"), ("-ctk", "q8_0", "-ctv", "q8_0", "-ngl", "45")]
+    assert not estimate(builtin_header("llama-3.3-70b"), parse_flags(("-c", "8192", "-ngl", "45")), RTX_3090).fits
+
+
+def test_layers_on_the_host_of_a_model_without_experts_are_found_by_its_weights() -> None:
+    placed = estimate(builtin_header("llama-3.3-70b"), parse_flags(("-c", "8192", "-ngl", "60")), RTX_3090)
+    size = placed.buffers["CUDA0"].model
+    log = (
+        "llama_model_loader: loaded meta data with 30 key-value pairs and 724 tensors from llama.gguf (version GGUF)\n"
+        f"alloc_tensor_range: failed to allocate CUDA0 buffer of size {size}\n"
+        + LOADING
+        + "unable to allocate CUDA0 buffer\n"
+    )
+    asked = Given(builtin_header("llama-3.3-70b"), ("-c", "8192"), RTX_3090)
+    found = diagnose(loads(log)[0], asked)
+    assert (found.guessed, found.agrees) == (("-ngl", "60"), True)
+    assert not any("-ncmoe" in note for note in found.notes)
+
+
+def test_the_fewest_experts_on_the_host_that_keep_the_whole_context() -> None:
+    given = ("-c", "131072", "-np", "1", "-ncmoe")
+    log = (
+        "llama_model_loader: loaded meta data with 30 key-value pairs and 687 tensors from oss.gguf (version GGUF)\n"
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 4831838208\n"
+        + CONTEXT
+        + "failed to initialize the context: failed to allocate buffer for kv cache\n"
+    )
+    header, rig = builtin_header("gpt-oss-120b"), parse_gpus(["RTX 4090:24564:23868"])
+    found = diagnose(loads(log)[0], Given(header, (*given, "24"), rig))
+    (args,) = (mend.args for mend in found.mends if "-ncmoe" in mend.args)
+    assert estimate(header, parse_flags((*given, args[1])), rig).fits
+    assert not estimate(header, parse_flags((*given, str(int(args[1]) - 1))), rig).fits
+
+
+def test_a_compute_buffer_of_another_size_than_predicted() -> None:
+    """What was asked for tells, not the prediction, of which it is said that it differs."""
+    found = failing(
+        UNTIL_COMPUTE.replace("97250 MiB free", "84000 MiB free"),
+        "ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 3145728000",
+        CONTEXT + "failed to initialize the context: failed to allocate compute pp buffers",
+    )
+    assert found.cause.kind == "too-little-memory"
+    assert re.search(
+        r"CUDA0 is [\d,]+ MiB short for its compute buffer of 3,000 MiB, where 413 MiB are", found.cause.text
+    )
+    assert found.mends and all(mend.less for mend in found.mends)
+
+
+@pytest.mark.parametrize(
+    ("build", "architecture", "mend"),
+    [
+        (9842, "minimax-m3", "take llama.cpp b10142 or newer, which has minimax-m3"),
+        (5000, "qwen3next", "take llama.cpp b9842 or newer, which has qwen3next"),
+        (0, "qwen3next", "take llama.cpp b9842 or newer, which has qwen3next"),
+        (11200, "qwen3next", "see which llama.cpp was started: b9842 and newer have qwen3next"),
+        (11200, "of-tomorrow", "take a newer llama.cpp"),
+    ],
+)
+def test_the_first_build_that_is_known_to_have_an_architecture(build: int, architecture: str, mend: str) -> None:
+    log = f"build: {build} (abc) with cc\n" if build else ""
+    log += "llama_model_loader: loaded meta data with 30 key-value pairs and 724 tensors from m.gguf (version GGUF)\n"
+    (load,) = loads(f"{log}{LOADING}error loading model architecture: unknown model architecture: '{architecture}'\n")
+    assert diagnose(load).cause.mend == mend
 
 
 def test_an_argument_that_the_build_does_not_take() -> None:
