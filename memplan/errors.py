@@ -145,7 +145,7 @@ class RigError(MemplanError):
 
 
 class UnknownRelease(MemplanError):
-    """A llama.cpp release or build is not modelled; the message lists the modelled ones."""
+    """A llama.cpp release or build is not modelled; the message says which are."""
 
 
 class LogError(MemplanError):

@@ -181,7 +181,7 @@ def check_op(name: str, option: str = "") -> str:
     import difflib
 
     near = difflib.get_close_matches(op[:80], sorted(KNOWN_OPS - VIEW_OPS), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "name one as ggml does, such as LIGHTNING_INDEXER"
+    hint = f"did you mean {' or '.join(near)}?" if near else "name one as ggml does, such as MUL_MAT_ID"
     raise FlagError(f"{option}{shown(name)}: there is no such GPU op; {hint}")
 
 

@@ -13,12 +13,12 @@ LAYERS = many(number(""), "the layers")
 
 
 def slots() -> Schema:
-    """``memplan slots --json``."""
+    """``memplan slots --json``; a model without an indexer has no ``indexer``."""
     row = entry(
         "one number of slots on one path of the indexer",
         slots=number("how many", 1),
         unified=switch("whether they share one context; false for one slot"),
-        indexer=maybe(PATH),
+        indexer=PATH,
         default=switch("what the program does without -np and -kvu"),
         given=switch("what the flags ask for, if that is another"),
         args=WORDS,
@@ -27,14 +27,17 @@ def slots() -> Schema:
         fits=switch("whether all of it fits"),
         estimate=estimate(),
     )
+    row["required"].remove("indexer")
     advice = entry("what fits where the default does not", said=text("in one line"), args=many(WORDS, "best first"))
-    return entry(
+    found = entry(
         "how many slots fit",
         llama=text("the release that was followed"),
-        indexer=maybe(PATH),
+        indexer=PATH,
         rows=many(row, "by path, then by slots"),
         advice=maybe(advice),
     )
+    found["required"].remove("indexer")
+    return found
 
 
 def comparison() -> Schema:

@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -26,6 +26,14 @@ app = typer.Typer(
 )
 
 
+class _Kept(io.StringIO):
+    """What is kept for ``stdout``, and is as wide as that."""
+
+    def __init__(self, stdout: TextIO) -> None:
+        super().__init__()
+        self.isatty = stdout.isatty  # type: ignore[method-assign]
+
+
 class UsageError(MemplanError):
     """A command line that typer does not take."""
 
@@ -33,7 +41,7 @@ class UsageError(MemplanError):
 def run_app(args: list[str]) -> int:
     """Run a command by typer; the exit status. Raises UsageError, in one line, where typer would print a box."""
     command = typer.main.get_command(app)
-    out = io.StringIO()  # typer has its own ways with a stdout that fails
+    out = _Kept(sys.stdout)  # typer has its own ways with a stdout that fails
     try:
         with redirect_stdout(out):
             status = command.main(args or ["--help"], prog_name="memplan", standalone_mode=False)

@@ -18,15 +18,16 @@ Usage: memplan compare MODEL [MODEL] [llama-server's flags] [options]
 
   What moves between two releases, two settings or two models: weights, context
   and compute of every device; and what moves them: which weights and caches lie
-  elsewhere, which tensors are alive when a compute buffer is fullest, which live
-  longer or lie in another's place, and what is lost in gaps between them. Of two
-  releases, what those between them changed, and what of it moves anything here.
-  The last line is the verdict: what
-  is more or less on each device, and whether it still fits.
+  elsewhere, which tensors are alive when a compute buffer is fullest, which
+  live longer or lie in another's place, and what is lost in gaps between them.
+  Of two releases, what those between them changed, and what of it moves
+  anything here. The last line is the verdict: what is more or less on each
+  device, and whether it still fits.
 
 Options, one pair of:
-  --llama A --llama B   two releases of llama.cpp, or --llama A,B; --app, --path,
-                        --indexer and --hyper-connections can be given twice
+  --llama A --llama B   two releases of llama.cpp, or --llama A,B; --app,
+                        --path, --indexer and --hyper-connections can be given
+                        twice
   --with A --with B     two settings: llama-server's flags, or options such as
                         --gpu or --llama; with one, it and what is given
   MODEL MODEL           two models
@@ -40,8 +41,8 @@ and
   both sides.
 
 Examples:
-  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --llama b10549 --llama b10568
-  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --with "-ub 512" --with -np\\ 1
+  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --llama b10549,b10568
+  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --with "-ub 512"
 
 Exit status: 0 answered, 2 bad input (one line says what).
 """
@@ -89,7 +90,7 @@ def run(argv: Sequence[str]) -> int:
             top=top,
             colour=terminal.colour(),
             unicode=terminal.unicode(),
-            width=terminal.width(),
+            width=terminal.limit(),
         )
     sys.stdout.write(text)
     return 0

@@ -28,8 +28,8 @@ Examples:
   memplan completion zsh
   memplan completion fish
 
-  To have it in every shell, add to ~/.bashrc:  eval "$(memplan completion bash)"
-  to ~/.zshrc, after compinit:  eval "$(memplan completion zsh)"
+  To have it in every shell, add to ~/.bashrc: eval "$(memplan completion bash)"
+  to ~/.zshrc, after compinit: eval "$(memplan completion zsh)"
   or write it to ~/.config/fish/completions/memplan.fish
 
 Exit status: 0 printed, 2 bad input (one line says what).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 HELP: Final = """\
 Usage: memplan devices [options]
 
-  Which GPUs this machine has, in llama.cpp's order, and how much memory is free.
-  memplan estimate and memplan plan take them when no --gpu is given.
+  Which GPUs this machine has, in llama.cpp's order, and how much memory is
+  free. memplan estimate and memplan plan take them when no --gpu is given.
 
   Asked are llama-server --list-devices, if one is on PATH; else NVIDIA's driver
   (with the nvml extra: pip install 'memplan[nvml]'); else AMD's, in sysfs. What
@@ -125,7 +124,7 @@ def _list_known(json: bool) -> int:
     """Print every card that ``--gpu`` knows."""
     from memplan.output.cards import known_object, render_known
 
-    sys.stdout.write(f"{known_object()}\n" if json else render_known())
+    sys.stdout.write(f"{known_object()}\n" if json else terminal.fitted(render_known(), indent=""))
     return 0
 
 
@@ -169,12 +168,8 @@ def _lines(machine: Detected) -> list[str]:
         about = f"  {description}" + (f", compute capability {capability}" if capability else "")
         lines.append(f"{name:8}{total:>10}{free:>10}{about}".rstrip())
     lines.append(f"from {machine.source}" if found["gpus"] else f"no GPU found: {machine.source}")
-    width = terminal.width()
-    for note in _notes(machine):
-        lines += textwrap.wrap(
-            f"- {note}", width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )  # fmt: skip
-    return lines
+    lines += [f"- {note}" for note in _notes(machine)]
+    return terminal.fitted("\n".join(lines)).splitlines()
 
 
 def _capability(gpu: Gpu) -> str | None:

@@ -99,7 +99,13 @@ def run(argv: Sequence[str]) -> int:
     else:
         smaller = _smaller(x, question)
         text = render_explanation(
-            x, top=top, device=device, smaller=smaller, colour=terminal.colour(), unicode=terminal.unicode()
+            x,
+            top=top,
+            device=device,
+            smaller=smaller,
+            colour=terminal.colour(),
+            unicode=terminal.unicode(),
+            width=terminal.limit(),
         )
     sys.stdout.write(text)
     return 0
@@ -114,7 +120,9 @@ def _run_time(arguments: Arguments, question: Question, top: int, device: str) -
     found = explain_run_time(question)
     if arguments.json:
         return run_time_json(found)
-    return render_run_time(found, top=top, device=device, colour=terminal.colour(), unicode=terminal.unicode())
+    return render_run_time(
+        found, top=top, device=device, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit()
+    )
 
 
 def _smaller(x: Explanation, question: Question) -> list[tuple[str, Estimate]]:

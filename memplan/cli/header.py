@@ -14,14 +14,16 @@ HELP: Final = """\
 Usage: memplan header MODEL -o FILE [options]
 
   Write the header of a model as a GGUF file without data: what memplan needs to
-  plan for it, on another machine or from a report. Every byte is the original's;
-  a split model becomes one file. llama.cpp's GGUF reader reads it too.
+  plan for it, on another machine or from a report. Every byte is the
+  original's; a split model becomes one file. llama.cpp's GGUF reader reads it
+  too.
 
-  MODEL is what memplan estimate takes: a GGUF file, an address, a built-in name.
+  MODEL is what memplan estimate takes: a GGUF file, an address or a built-in
+  name.
 
 Options:
-  -o, --output FILE  the file to write, all of it or nothing; in place of another
-                     header-only file, too, but never of a model
+  -o, --output FILE  the file to write, all of it or nothing; in place of
+                     another header-only file, too, but never of a model
   --force            write it in place of any other file but a model
   --no-vocab         leave out the vocabulary (tokenizer.*): kilobytes, not
                      megabytes; how many tokens there were is kept

@@ -13,6 +13,7 @@ def models(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, sizes in bytes.")] = False,
 ) -> int:
     """List the built-in models and their recipes."""
+    from memplan.cli import terminal
     from memplan.models.builtin import builtin_header
     from memplan.models.catalogue import MODELS
 
@@ -26,11 +27,13 @@ def models(
         listed = [dict(zip(("name", "default", "bytes", "about"), row, strict=True)) for row in rows]
         sys.stdout.write(json_module.dumps({"models": listed}, indent=2) + "\n")
         return 0
+    column = max(len(name) for name, *_ in rows)
     for model in MODELS.values():
-        sys.stdout.write(f"{model.name}: {model.about}\n")
+        sys.stdout.write(terminal.fitted(f"{model.name}: {model.about} ({model.arch})\n"))
         for name, default, size, about in rows:
             if name.startswith(f"{model.name}:"):
                 mark = "*" if default else " "
-                sys.stdout.write(f"  {mark} {name:<30}{size / 2**30:>8,.1f} GiB  {about}\n")
+                line = f"  {mark} {name:<{column}}{size / 2**30:>8,.1f} GiB  {about}\n"
+                sys.stdout.write(terminal.fitted(line, indent=" " * (column + 16)))
     sys.stdout.write("* is what the bare name stands for\n")
     return 0

@@ -14,10 +14,10 @@ USAGE = """\
 Usage: memplan paths MODEL [llama-server's flags] [options]
 
   What can be computed in one op (fused) and from small ones (unfused), such as
-  the lightning indexer of DeepSeek-V4, side by side: what each device takes, the
-  tensors that make the difference (lid_kq, its permuted copy, lid_score, masks),
-  what is alive when each compute buffer is fullest, and from which context on
-  each does not fit.
+  the lightning indexer of DeepSeek-V4, side by side: what each device takes,
+  the tensors that make the difference (lid_kq, its permuted copy, lid_score,
+  masks), what is alive when each compute buffer is fullest, and from which
+  context on each does not fit.
 
 Options:
   --of NAME          the path, as --path of estimate names it: indexer,
@@ -60,6 +60,8 @@ def run(argv: Sequence[str]) -> int:
     if arguments.json:
         text = paths_json(found)
     else:
-        text = render_paths(found, top=top, colour=terminal.colour(), unicode=terminal.unicode())
+        text = render_paths(
+            found, top=top, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit()
+        )
     sys.stdout.write(text)
     return 0

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 USAGE = """\
 Usage: memplan plan MODEL [llama-server's flags] [options]
 
-  Flags with which llama.cpp loads the model on these GPUs and leaves a margin on
-  each: -ngl, -ts, and -ot with as few and as short patterns as will do. Attention,
-  shared experts and the output layer go on GPUs, then as many experts as fit.
-  Every plan is proved by an exact estimate.
+  Flags with which llama.cpp loads the model on these GPUs and leaves a margin
+  on each: -ngl, -ts, and -ot with as few and as short patterns as will do.
+  Attention, shared experts and the output layer go on GPUs, then as many
+  experts as fit. Every plan is proved by an exact estimate.
 
   The flags given are kept: -c, -np, -ub, -ctk, but also -ot, -ncmoe, -ts, -ngl.
 
 Options:
   --margin MIB[,MIB...]  what to leave free: on every GPU, or on each
                          (the reserve, or what --fit-target says)
-  --search NAMES         choose these too, of c, ub, np, cache: as large as costs
-                         no expert its place, or as small as must be; with np
-                         each slot keeps the context that it had
-  --format FORMAT        table (default), args (one line to paste), sh (a script),
-                         ini (for llama-server's --models-preset), json
+  --search NAMES         choose these too, of c, ub, np, cache: as large as
+                         costs no expert its place, or as small as must be;
+                         with np each slot keeps the context that it had
+  --format FORMAT        table (default), args (one line to paste), sh (a
+                         script), ini (for llama-server's --models-preset), json
   --json                 the same as --format json
   --gpu-bandwidth GB/S[,...]   for the estimated time a token: known cards'
   --host-bandwidth GB/S|KIND   as in 96 or 8xDDR4-3200; 2xDDR5-5600 by default
@@ -48,7 +48,7 @@ Options:
 
 Examples:
   memplan plan deepseek-v4-flash --gpu "2*RTX 3090" -c 131072 -np 1
-  memplan plan flash.gguf --gpu "RTX 5090" --gpu "RTX 3060" -c 65536 --format args
+  memplan plan flash.gguf --gpu "RTX 5090" --gpu "RTX 3060" --format args
 
 Exit status: 0 a plan, 1 nothing fits (what would is printed), 2 bad input.
 """
@@ -81,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
     elif style == "args":
         text = output.plan_args(plan)
         said = (*output.cautions(plan), *output.unchecked(plan), *filter(None, [left_out(arguments)]))
-        sys.stderr.writelines(f"memplan: {line}\n" for line in said)
+        sys.stderr.writelines(terminal.fitted(f"memplan: {line}\n", sys.stderr) for line in said)
     elif style == "sh":
         text = output.plan_script(plan, model, remark)
     elif style == "ini":

@@ -17,11 +17,11 @@ Usage: memplan preset list
 
   list   the presets for common rigs, files for llama-server's --models-preset
   show   one of them; the beginning of its name will do
-  --fit  margins for llama.cpp's own --fit: what it does not count, for each GPU,
-         and --fit-ctx; and when --fit would stop, fail or waste
+  --fit  margins for llama.cpp's own --fit: what it does not count, for each
+         GPU, and --fit-ctx; and when --fit would stop, fail or waste
 
 Options of --fit:
-  --projector FILE|MIB  a multimodal projector beside the model, on the first GPU
+  --projector FILE|MIB  a multimodal projector beside the model, on GPU 0
   --draft MIB           what a draft model's context will take on each GPU
   --growth MIB          for what kernels take at run time, in place of the rules
   --format args|ini     one line of flags (default), or keys of a preset
@@ -32,7 +32,7 @@ Options of --fit:
 
 Examples:
   memplan preset show 2x-rtx-3090
-  memplan preset --fit deepseek-v4-flash --gpu "2*RTX 3090" --projector mmproj.gguf
+  memplan preset --fit deepseek-v4-flash --gpu "RTX 3090" --projector 900
 
 Exit status: 0 answered, 1 nothing fits with such margins, 2 bad input.
 """
@@ -78,7 +78,7 @@ def _list(rest: Sequence[str]) -> int:
         sys.stdout.write(json.dumps({"presets": listed}, indent=2) + "\n")
         return 0
     for name, text in rows:
-        sys.stdout.write(f"{name}\n    {text}\n")
+        sys.stdout.write(terminal.fitted(f"{name}\n    {text}\n", indent=""))
     return 0
 
 
@@ -87,7 +87,7 @@ def _show(rest: Sequence[str]) -> int:
 
     if len(rest) != 1:
         raise FlagError("preset show: give one name; memplan preset list has them")
-    sys.stdout.write(find_preset(rest[0]).read_text(encoding="utf-8"))
+    sys.stdout.write(terminal.fitted(find_preset(rest[0]).read_text(encoding="utf-8"), indent=";   "))
     return 0
 
 
@@ -118,8 +118,9 @@ def _fit(arguments: Arguments) -> int:
     if fits or style == "json":
         if style == "args":
             said = (*fit_remarks(preset), *filter(None, [left_out(arguments)]))
-            sys.stderr.writelines(f"memplan: {line}\n" for line in said)
-        sys.stdout.write({"args": fit_text, "ini": fit_ini, "json": fit_json}[style](preset))
+            sys.stderr.writelines(terminal.fitted(f"memplan: {line}\n", sys.stderr) for line in said)
+        text = {"args": fit_text, "ini": fit_ini, "json": fit_json}[style](preset)
+        sys.stdout.write(terminal.fitted(text, indent=";   ") if style == "ini" else text)
     else:
         sys.stderr.write(no_fit_text(preset, terminal.width()))
     return 0 if fits else DOES_NOT_FIT

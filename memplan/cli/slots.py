@@ -17,10 +17,11 @@ USAGE = """\
 Usage: memplan slots MODEL [llama-server's flags] [options]
 
   A row for each number of slots: with a part of the context each, and all
-  sharing one (-kvu); for DeepSeek-V4 on both paths of the indexer. What caches
-  and compute buffers take, how much context a slot gets, and whether it fits.
-  What llama-server does without -np, 4 slots that share one context, is marked
-  as the default. Where it does not fit but fewer slots do, the last line says so.
+  sharing one (-kvu); for a model with a lightning indexer on both paths of it.
+  What caches and compute buffers take, how much context a slot gets, and
+  whether it fits. What llama-server does without -np, 4 slots that share one
+  context, is marked as the default. Where it does not fit but fewer slots do,
+  the last line says so.
 
 Options:
   --np N,N,...       slots to try (1,2,4,8)
@@ -64,7 +65,7 @@ def run(argv: Sequence[str]) -> int:
         text = slots_json(table)
     else:
         given = question.without(SLOTS.replaced).flags.words()
-        text = render_slots(table, given, colour=terminal.colour(), unicode=terminal.unicode())
+        text = render_slots(table, given, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit())
     sys.stdout.write(text)
     of_interest = [row for row in table.rows if row.path == table.usual]
     row = next((row for row in of_interest if row.given), None) or next(row for row in of_interest if row.default)

@@ -94,7 +94,9 @@ def run(argv: Sequence[str]) -> int:
         text = output.sweep_csv(sweep)
     else:
         given = sweeper.question.flags.words()
-        text = output.render_sweep(sweep, given, colour=terminal.colour(), unicode=terminal.unicode())
+        text = output.render_sweep(
+            sweep, given, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit()
+        )
     sys.stdout.write(text)
     fits = any(point.estimate.fits for point in sweep.points)
     return DOES_NOT_FIT if arguments.check and not fits else 0
@@ -148,6 +150,8 @@ def _last_that_fits(arguments: Arguments, axes: list[Axis], option: str) -> int:
         text = output.largest_csv(hunt, rows)
     else:
         given = sweeper.question.flags.words()
-        text = output.render_largest(hunt, rows, given, colour=terminal.colour(), unicode=terminal.unicode())
+        text = output.render_largest(
+            hunt, rows, given, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit()
+        )
     sys.stdout.write(text)
     return DOES_NOT_FIT if arguments.check and all(row.largest.value is None for row in rows) else 0

@@ -25,6 +25,33 @@ def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
+def limit() -> int | None:
+    """Columns that lines must keep to: the terminal's; None where stdout is none, and a table's lines stay whole."""
+    return width() if sys.stdout.isatty() else None
+
+
+def fitted(text: str, stream: TextIO | None = None, indent: str = "  ") -> str:
+    """``text`` with lines that are too long for a terminal broken between words, the later ones after ``indent``.
+
+    ``stream``: where it goes, stdout if that is not said; what goes elsewhere than to a terminal stays as it is.
+    """
+    if not (sys.stdout if stream is None else stream).isatty():
+        return text
+    import textwrap
+
+    most = width()
+    lines = []
+    for line in text.splitlines():
+        start = line[: len(line) - len(line.lstrip())]
+        more = start + indent
+        lines += (
+            [line]
+            if len(line) <= most
+            else textwrap.wrap(line, most, subsequent_indent=more, break_long_words=False, break_on_hyphens=False)
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
 def unicode(text: str = "█▓▒░─…") -> bool:
     """Whether stdout's encoding has these characters."""
     try:

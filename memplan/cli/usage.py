@@ -27,7 +27,7 @@ Options:
   --no-gpu           no GPU
                      with none of these: this machine's (see memplan devices)
   --llama RELEASE    a release of llama.cpp, by tag (v0.5.0) or build (b10068);
-                     the newest by default
+                     the newest tag by default (memplan releases marks it)
   --app server|cli   llama-server (default) or llama-cli
   --without-op OP    GPUs refuse this op, as if they had no kernel for it; may
                      be repeated. What follows is llama.cpp's choice: without

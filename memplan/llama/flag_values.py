@@ -107,8 +107,7 @@ def n_gpu_layers(flag: str, text: str) -> int:
 def split_mode(flag: str, text: str) -> str:
     """none, layer or row."""
     if text == "tensor":
-        said = "tensor parallelism (in llama.cpp since April 2026, for DeepSeek-V4 since v0.4.0) is not modelled"
-        raise FlagError(f"{flag} tensor: {said}; use layer, row or none")
+        raise FlagError(f"{flag} tensor: tensor parallelism is not modelled; use layer, row or none")
     return choice(flag, text, ("none", "layer", "row"))
 
 

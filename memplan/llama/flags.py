@@ -297,7 +297,9 @@ def unknown_flag(flag: str, others: Sequence[str] = ()) -> FlagError:
         if normalized(name) in table.SECRET:
             return FlagError(f"{name}=...: llama-server wants a space, not an equals sign: {name} ...")
         return FlagError(f"{shown(flag)}: llama-server wants a space, not an equals sign: {name} {_cut(value)}")
-    near = difflib.get_close_matches(normalized(name), [*others, *table.ARITY], n=3, cutoff=0.7)
+    known = dict.fromkeys([*others, *table.ARITY])
+    begun = sorted((flag for flag in known if flag.startswith(f"{normalized(name)}-")), key=len)[:3]
+    near = begun or difflib.get_close_matches(normalized(name), known, n=3, cutoff=0.7)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; neither memplan nor llama-server has it"
     return FlagError(f"unknown flag {shown(name)}{hint}")
 

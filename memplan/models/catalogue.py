@@ -10,7 +10,7 @@ from memplan.gguf.header import Value
 from memplan.models.builtin_model import BuiltinModel, gguf_keys
 from memplan.models.catalogue_attention import ROWS as ATTENTION
 from memplan.models.catalogue_latent import ROWS as LATENT
-from memplan.models.recipes import COMMON, DEEPSEEK4, DSPARK, Recipe
+from memplan.models.recipes import COMMON, DEEPSEEK4, DENSE, DSPARK
 
 
 def deepseek4(
@@ -66,10 +66,7 @@ _DELTA_NET = gguf_keys(
     freq_base=1e7, conv_kernel=4, state_size=128, group_count=16, full_attention_interval=4,
 )  # fmt: skip
 _QWEN35 = gguf_keys(_DELTA_NET, dimension_sections=(11, 11, 10, 0), vocab_size=248320)
-_WITH_MTP: Mapping[str, Recipe] = {
-    **COMMON,
-    "q4_K_M-mtp": replace(COMMON["q4_K_M"], about="q4_K_M and one layer for multi-token prediction", nextn=True),
-}
+_MTP = {"q4_K_M-mtp": replace(DENSE["q4_K_M"], about="q4_K_M and one layer for multi-token prediction", nextn=True)}
 
 
 def _nemotron(pattern: str, heads_kv: int, n_ff: int, **own: Value) -> dict[str, Value]:
@@ -124,7 +121,7 @@ _ROWS = (
             time_step_rank=32, expert_count=256, expert_used_count=8, expert_feed_forward_length=512,
             expert_shared_feed_forward_length=512,
         ),
-        "q4_K_M", _WITH_MTP,
+        "q4_K_M", {**COMMON, **_MTP},
     ),
     BuiltinModel(
         "qwen3.5-397b-a17b", "Qwen3.5-397B-A17B: 60 layers, 512 experts", "qwen35moe",
@@ -133,7 +130,7 @@ _ROWS = (
             time_step_rank=64, expert_count=512, expert_used_count=10, expert_feed_forward_length=1024,
             expert_shared_feed_forward_length=1024,
         ),
-        "q4_K_M", _WITH_MTP,
+        "q4_K_M", {**COMMON, **_MTP},
     ),
     BuiltinModel(
         "qwen3.6-27b", "Qwen3.6-27B, as Qwen3.5's: 64 layers", "qwen35",
@@ -141,7 +138,7 @@ _ROWS = (
             _QWEN35, block_count=64, embedding_length=5120, feed_forward_length=17408, head_count=24, head_count_kv=4,
             inner_size=6144, time_step_rank=48,
         ),
-        "q4_K_M", _WITH_MTP,
+        "q4_K_M", {**DENSE, **_MTP},
     ),
     BuiltinModel(
         "qwen3.5-9b", "Qwen3.5-9B: 32 layers", "qwen35",
@@ -149,7 +146,7 @@ _ROWS = (
             _QWEN35, block_count=32, embedding_length=4096, feed_forward_length=12288, head_count=16, head_count_kv=4,
             inner_size=4096, time_step_rank=32,
         ),
-        "q4_K_M", _WITH_MTP,
+        "q4_K_M", {**DENSE, **_MTP},
     ),
     BuiltinModel(
         "qwen3-next-80b-a3b", "Qwen3-Next-80B-A3B and Qwen3-Coder-Next: 48 layers, 512 experts", "qwen3next",
@@ -185,7 +182,7 @@ _ROWS = (
             "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", 8, 15680, context_length=131072,
             embedding_length=4480, head_count=40, dimension_count=112, inner_size=10240, time_step_rank=128,
         ),
-        "q4_K_M",
+        "q4_K_M", DENSE,
     ),
     BuiltinModel(
         "kimi-linear-48b-a3b", "Kimi-Linear-48B-A3B: 27 layers, 256 experts", "kimi-linear",

@@ -66,8 +66,8 @@ def architecture(header: Header) -> Architecture[Any]:
     if name is None:
         raise MissingKey("metadata key general.architecture is missing; is this a model, and its first shard?")
     if name not in ARCHITECTURES and f"{name}.embedding_length" not in header.metadata:
-        known = ", ".join(ARCHITECTURES)
-        raise UnsupportedArchitecture(f"architecture {shown(str(name))} is not modelled; memplan knows {known}")
+        listed = "memplan models lists models of those that are"
+        raise UnsupportedArchitecture(f"architecture {shown(str(name))} is not modelled; {listed}")
     return find_architecture(str(name)).of_file(header)
 
 

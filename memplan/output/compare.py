@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
@@ -18,7 +19,7 @@ from memplan.comparing.result import (
 )
 from memplan.explaining.names import MEANINGS, ranges
 from memplan.explaining.result import Peak, Placed
-from memplan.output.columns import Cell, column_lines
+from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.compare_verdict import changed, releases_heading, verdict
 from memplan.output.explain import tenths
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text
@@ -51,38 +52,39 @@ def render_comparison(
     top: int = 8,
     colour: bool = False,
     unicode: bool = True,
-    width: int = 100,
+    width: int | None = None,
 ) -> str:
     """What moved, device by device, what moved it, what releases between say of it, and last a verdict.
 
     ``names``: of the two sides; ``top``: lines of each list; ``width``: columns that releases' words are filled to.
     """
     a, b = (printable(name) for name in names)
-    lines: list[Text | str] = [*_heads(c, a, b)]
+    lines: list[Line] = [*_heads(c, a, b)]
     for name, side in ((a, c.before), (b, c.after)):
         refused = side.estimate.refused
         if refused is not None:
             said = f"{name}: llama.cpp does not start with these settings: {printable(refused.message)}"
             lines.append(Text(said, "red"))
     if c.before.estimate.refused is not None or c.after.estimate.refused is not None:
-        return to_text([*lines, *_closing(c, b, width)], colour)
+        return to_text([*lines, *_closing(c, b, width)], colour, width)
     lines += ["", *part_lines(c.parts, a, b, unicode)]
     lines += _resident_lines(c, a, b, top, unicode)
     lines += [f"{old} in {a} is {new} in {b}: one tensor by two names" for old, new in c.renamed]
     for alike in alike_buffers(c.buffers):
         if abs(alike[0].change) >= SMALL:
             lines += ["", *buffer_lines(alike, a, b, top, unicode)]
-    return to_text([*lines, *_closing(c, b, width)], colour)
+    return to_text([*lines, *_closing(c, b, width)], colour, width)
 
 
-def _heads(c: Comparison, a: str, b: str) -> Iterator[Text | str]:
+def _heads(c: Comparison, a: str, b: str) -> Iterator[Line]:
     for name, side in ((a, c.before), (b, c.after)):
-        line = Text(f"{name}: ", "bold")
-        line.append(f"{model_line(side.estimate)}; {settings_line(side.estimate)}")
+        model = model_line(side.estimate)
+        line = Text("" if model.startswith(re.split(r"[/\\]", name)[-1]) else f"{name}: ", "bold")
+        line.append(f"{model}; {settings_line(side.estimate)}")
         yield line
 
 
-def _closing(c: Comparison, b: str, width: int) -> Iterator[Text | str]:
+def _closing(c: Comparison, b: str, width: int | None) -> Iterator[Line]:
     """What releases between the sides changed, why figures are not exact, and the verdict."""
     releases = changed(c)
     if releases:
@@ -94,9 +96,9 @@ def _closing(c: Comparison, b: str, width: int) -> Iterator[Text | str]:
             if release.name not in idle:
                 here = f" Here: {moved_here(steps[release.name])}." if release.name in steps else ""
                 said = f"{release.name}: {release.changed}{here}"
-                yield from wrap(said, min(width, 100), subsequent_indent="  ", break_on_hyphens=False)
+                yield from wrap(said, min(width or 100, 100), subsequent_indent="  ", break_on_hyphens=False)
         if idle:
-            yield from wrap(f"nothing here: {', '.join(idle)}", min(width, 100), subsequent_indent="  ")
+            yield from wrap(f"nothing here: {', '.join(idle)}", min(width or 100, 100), subsequent_indent="  ")
     yield ""
     yield from (f"not exact: {why}" for why in _inexact(c))
     before, after = c.before.estimate, c.after.estimate
@@ -117,7 +119,7 @@ def _inexact(c: Comparison) -> list[str]:
     return list(dict.fromkeys(x.estimate.approximate for x in (c.before, c.after) if x.estimate.approximate))
 
 
-def part_lines(parts: Sequence[PartChange], a: str, b: str, unicode: bool) -> Iterator[Text | str]:
+def part_lines(parts: Sequence[PartChange], a: str, b: str, unicode: bool) -> Iterator[Line]:
     """A row for each part of a device that moved, and in words which did not."""
     moved = [part for part in parts if part.change]
     if not moved:
@@ -134,7 +136,7 @@ def part_lines(parts: Sequence[PartChange], a: str, b: str, unicode: bool) -> It
         yield f"the same on every device: {' and '.join(same)}"
 
 
-def _resident_lines(c: Comparison, a: str, b: str, top: int, unicode: bool) -> Iterator[Text | str]:
+def _resident_lines(c: Comparison, a: str, b: str, top: int, unicode: bool) -> Iterator[Line]:
     moved = [r for r in c.residents if max(r.before, r.after) >= SMALL]
     if not moved:
         return
@@ -171,7 +173,7 @@ def _device(name: str) -> str:
     return "host" if name == "CPU" else name
 
 
-def buffer_lines(alike: Sequence[BufferChange], a: str, b: str, top: int, unicode: bool) -> Iterator[Text | str]:
+def buffer_lines(alike: Sequence[BufferChange], a: str, b: str, top: int, unicode: bool) -> Iterator[Line]:
     """Why a compute buffer is larger or smaller: in a few sentences, then tensor by tensor.
 
     ``alike``: buffers of one change; the first is described.
@@ -277,7 +279,7 @@ def _called(p: Placed) -> str:
 
 def _group_lines(
     buffer: BufferChange, groups: Sequence[GroupChange], a: str, b: str, top: int, unicode: bool
-) -> Iterator[Text]:
+) -> Iterator[Line]:
     rows: list[list[Cell]] = []
     for group in groups[:top]:
         fullest = a if group.after else b

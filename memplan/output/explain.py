@@ -10,7 +10,7 @@ from rich.text import Text
 
 from memplan.explaining.names import MEANINGS, UNNAMED, ranges
 from memplan.explaining.result import ComputeBuffer, Explanation, Group, Peak, Placed, Resident, SplitUse
-from memplan.output.columns import Cell, column_lines
+from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.json import estimate_object
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text, verdict_line
 from memplan.result import Estimate
@@ -65,6 +65,7 @@ def render_explanation(
     smaller: Sequence[tuple[str, Estimate]] = (),
     colour: bool = False,
     unicode: bool = True,
+    width: int | None = None,
 ) -> str:
     """All of it: each device's peak, the largest tensors, the splits, and where everything lies.
 
@@ -72,10 +73,10 @@ def render_explanation(
     estimates, whose compute buffers are told beside this one's.
     """
     estimate = x.estimate
-    lines: list[Text | str] = [Text(model_line(estimate), "bold"), settings_line(estimate)]
+    lines: list[Line] = [Text(model_line(estimate), "bold"), settings_line(estimate)]
     if estimate.refused is not None:
         lines += ["", Text(f"llama.cpp does not start with these settings: {estimate.refused.message}", "bold red")]
-        return to_text(lines, colour)
+        return to_text(lines, colour, width)
     lines += [note for note in estimate.notes if note.startswith("--path ")]
     lines.append(Text(verdict_line(estimate), "bold green" if estimate.fits else "bold red"))
     for buffer in x.buffers:
@@ -89,7 +90,7 @@ def render_explanation(
     lines += _resident_lines([r for r in x.residents if not device or r.buffer in names], top, unicode)
     if estimate.approximate:
         lines += ["", f"not exact: {estimate.approximate}"]
-    return to_text(lines, colour)
+    return to_text(lines, colour, width)
 
 
 def explanation_json(x: Explanation, top: int = 100) -> str:
@@ -125,7 +126,7 @@ def explanation_json(x: Explanation, top: int = 100) -> str:
 
 def _buffer_lines(
     buffer: ComputeBuffer, nodes: int, smaller: Sequence[tuple[str, Estimate]], top: int, unicode: bool
-) -> Iterator[Text | str]:
+) -> Iterator[Line]:
     yield ""
     head = Text(f"{buffer.device}: compute buffer of {buffer.bytes:,} bytes ({tenths(buffer.bytes)} MiB)", "bold")
     if buffer.buffer != buffer.device:
@@ -149,7 +150,7 @@ def _moment(peak: Peak, nodes: int, chunked: bool) -> str:
     return f"{chunk}fullest {where}{layer}, when {tensor.title} [{tensor.does}] gets its place"
 
 
-def _tensor_lines(peak: Peak, top: int, unicode: bool) -> Iterator[Text]:
+def _tensor_lines(peak: Peak, top: int, unicode: bool) -> Iterator[Line]:
     rows: list[list[Cell]] = []
     alike = _with_copies(peak.live)
     for copies in alike[:top]:
@@ -187,7 +188,7 @@ def _with_copies(live: Sequence[Placed]) -> list[list[Placed]]:
     return sorted(groups.values(), key=lambda copies: -sum(p.bytes for p in copies))
 
 
-def _largest_lines(tensors: Sequence[Placed], top: int, unicode: bool) -> Iterator[Text]:
+def _largest_lines(tensors: Sequence[Placed], top: int, unicode: bool) -> Iterator[Line]:
     """Those of all layers in one line."""
     alike: dict[tuple[object, ...], list[Placed]] = {}
     for p in tensors:
@@ -202,7 +203,7 @@ def _largest_lines(tensors: Sequence[Placed], top: int, unicode: bool) -> Iterat
     yield from column_lines(heads, rows, [True, False, False, False, False, True, False], unicode)
 
 
-def _split_lines(splits: Sequence[SplitUse], top: int, unicode: bool) -> Iterator[Text | str]:
+def _split_lines(splits: Sequence[SplitUse], top: int, unicode: bool) -> Iterator[Line]:
     by_device: dict[str, list[SplitUse]] = {}
     for split in splits:
         by_device.setdefault(split.device, []).append(split)
@@ -245,7 +246,7 @@ def _split_lines(splits: Sequence[SplitUse], top: int, unicode: bool) -> Iterato
         yield from column_lines(heads, rows, [True, False, False, False, False, False], unicode)
 
 
-def _resident_lines(residents: Sequence[Resident], top: int, unicode: bool) -> Iterator[Text | str]:
+def _resident_lines(residents: Sequence[Resident], top: int, unicode: bool) -> Iterator[Line]:
     yield ""
     yield Text("Weights, caches and states, and where they lie", "bold")
     groups: dict[tuple[str, str, str, str], list[Resident]] = {}

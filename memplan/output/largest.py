@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from memplan.output.columns import Cell, column_lines
+from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.json import estimate_object
 from memplan.output.sweep import (
     axis_object,
@@ -64,6 +64,7 @@ def render_largest(
     *,
     colour: bool = False,
     unicode: bool = True,
+    width: int | None = None,
 ) -> str:
     """A row a combination of the other axes: the value, what it leaves, and why the next does not fit."""
     first = rows[0].largest.estimate
@@ -83,7 +84,7 @@ def render_largest(
     how = " and ".join(sorted({row.largest.method for row in rows}))
     axes = (*hunt.others, hunt.axis)
     margin = f", {mib(hunt.margin)} MiB to be left on every GPU" if hunt.margin else ""
-    lines: list[Text | str] = [
+    lines: list[Line] = [
         Text(model_line(first), "bold"),
         f"{settings_text(first, given, axes)}{whole_context(first, axes)}{margin}",
         "",
@@ -98,7 +99,7 @@ def render_largest(
         for row in rows
     ]
     lines += remarks(axes, shown)
-    return to_text([*lines, *closing_notes(row.largest.estimate for row in rows)], colour)
+    return to_text([*lines, *closing_notes(row.largest.estimate for row in rows)], colour, width)
 
 
 def _beyond(hunt: Hunt, found: Largest) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from memplan.comparing.paths import BothPaths, PathSide
 from memplan.explaining.names import ranges
 from memplan.explaining.result import Explanation
-from memplan.output.columns import Cell, column_lines
+from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.compare import alike_buffers, buffer_lines, signed
 from memplan.output.compare_json import comparison_object
 from memplan.output.compare_verdict import where_short
@@ -21,10 +21,12 @@ from memplan.output.sweep import closing_notes
 from memplan.output.words import mib, model_line, printable, settings_line, to_text, unchecked
 
 
-def render_paths(p: BothPaths, *, top: int = 12, colour: bool = False, unicode: bool = True) -> str:
+def render_paths(
+    p: BothPaths, *, top: int = 12, colour: bool = False, unicode: bool = True, width: int | None = None
+) -> str:
     """Device by device, what each path takes; the tensors that make the difference; how much context each allows."""
     first = p.sides[0].explanation.estimate
-    lines: list[Text | str] = [Text(model_line(first), "bold"), settings_line(first), usual_line(p)]
+    lines: list[Line] = [Text(model_line(first), "bold"), settings_line(first), usual_line(p)]
     for side in p.sides:
         refused = side.explanation.estimate.refused
         if refused is not None:
@@ -37,7 +39,7 @@ def render_paths(p: BothPaths, *, top: int = 12, colour: bool = False, unicode: 
         if alike[0].change:
             lines += ["", *buffer_lines(alike, "fused", "unfused", max(1, top // 2), unicode)]
     lines += ["", *(Text(context_line(side), "bold") for side in p.sides)]
-    return to_text([*lines, *closing_notes(side.explanation.estimate for side in p.sides)], colour)
+    return to_text([*lines, *closing_notes(side.explanation.estimate for side in p.sides)], colour, width)
 
 
 def usual_line(p: BothPaths) -> str:
@@ -88,7 +90,7 @@ def _said(side: PathSide) -> str:
     return f"it does not fit{where_short(estimate)}"
 
 
-def _devices(p: BothPaths, unicode: bool) -> Iterator[Text]:
+def _devices(p: BothPaths, unicode: bool) -> Iterator[Line]:
     """A row for each device: compute on both paths, and what is left."""
     rows: list[list[Cell]] = []
     estimates = [side.explanation.estimate for side in p.sides]
@@ -109,7 +111,7 @@ def _devices(p: BothPaths, unicode: bool) -> Iterator[Text]:
     yield from column_lines(heads, rows, [False, *[True] * (len(heads) - 1)], unicode)
 
 
-def _tensors(p: BothPaths, top: int, unicode: bool) -> Iterator[Text]:
+def _tensors(p: BothPaths, top: int, unicode: bool) -> Iterator[Line]:
     """Like tensors of several devices in one line."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for i, t in enumerate(p.tensors):

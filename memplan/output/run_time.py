@@ -10,27 +10,29 @@ from rich.text import Text
 
 from memplan.explaining.names import ranges
 from memplan.explaining.run_time import RunTimeExplanation, RunTimeUse, ScratchUse
-from memplan.output.columns import Cell, column_lines
+from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.explain import plural, shape_text, tenths
 from memplan.output.json import estimate_object
 from memplan.output.words import model_line, printable, settings_line, to_text, verdict_line
 
 
-def render_run_time(x: RunTimeExplanation, *, top: int = 10, device: str = "", colour: bool, unicode: bool) -> str:
+def render_run_time(
+    x: RunTimeExplanation, *, top: int = 10, device: str = "", colour: bool, unicode: bool, width: int | None = None
+) -> str:
     """For each device: which op of which layer its pool grows for, of what its scratch is made, and the ops after it.
 
     ``top``: lines of each list.  ``device``: only this device, if one is named.
     """
     estimate = x.estimate
-    lines: list[Text | str] = [Text(model_line(estimate), "bold"), settings_line(estimate)]
+    lines: list[Line] = [Text(model_line(estimate), "bold"), settings_line(estimate)]
     if estimate.refused is not None:
         lines += ["", Text(f"llama.cpp does not start with these settings: {estimate.refused.message}", "bold red")]
-        return to_text(lines, colour)
+        return to_text(lines, colour, width)
     lines.append(Text(verdict_line(estimate), "bold green" if estimate.fits else "bold red"))
     for use in x.devices:
         if device in ("", use.device):
             lines += ["", *_device_lines(use, top, unicode)]
-    return to_text(lines, colour)
+    return to_text(lines, colour, width)
 
 
 def decides(use: RunTimeUse) -> str:
@@ -52,7 +54,7 @@ def run_time_json(x: RunTimeExplanation, top: int = 100) -> str:
     return json.dumps(found, indent=2) + "\n"
 
 
-def _device_lines(use: RunTimeUse, top: int, unicode: bool) -> Iterator[Text | str]:
+def _device_lines(use: RunTimeUse, top: int, unicode: bool) -> Iterator[Line]:
     if not use.modelled:
         yield Text(f"{use.device}: {decides(use)}", "bold")
         return

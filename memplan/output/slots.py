@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from memplan.output.columns import Cell, column_lines
+from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.json import estimate_object
 from memplan.output.sweep import MOST_COLUMNS, closing_notes, device_names, least_cells, settings_text, verdict_cell
 from memplan.output.words import mib, model_line, printable, to_text
@@ -16,19 +16,21 @@ from memplan.result import Estimate
 from memplan.sweeping.slots import SlotAdvice, SlotRow, SlotTable
 
 
-def render_slots(table: SlotTable, given: Sequence[str] = (), *, colour: bool = False, unicode: bool = True) -> str:
+def render_slots(
+    table: SlotTable, given: Sequence[str] = (), *, colour: bool = False, unicode: bool = True, width: int | None = None
+) -> str:
     """A block for each path, a row a count of slots; then what to do where the default does not fit.
 
     ``given``: llama-server's flags beside those of the slots. MiB.
     """
     first = table.rows[0].estimate
     names = device_names(row.estimate for row in table.rows)
-    lines: list[Text | str] = [Text(model_line(first), "bold"), f"{settings_text(first, given, ())}: MiB"]
+    lines: list[Line] = [Text(model_line(first), "bold"), f"{settings_text(first, given, ())}: MiB"]
     for path in dict.fromkeys(row.path for row in table.rows):
         usual = f" (what {table.release.name} takes here)" if path == table.usual else ""
         rows = [row for row in table.rows if row.path == path]
         heading = [Text(f"{path.capitalize()} {table.path}{usual}", "bold")] if table.path else []
-        lines += ["", *heading, *_block(rows, names, unicode)]
+        lines += ["", *heading, *_block(rows, names, unicode, width)]
     if {row.path for row in table.rows} == {"unfused"}:
         lines += ["", f"{table.release.name} has no fused {table.path}"]
     notes = closing_notes(row.estimate for row in table.rows)
@@ -37,11 +39,11 @@ def render_slots(table: SlotTable, given: Sequence[str] = (), *, colour: bool = 
         lines += ["", Text(advice_line(table.advice), "bold green")]
     elif none_fits := none_fits_line(table):
         lines += ["", Text(none_fits, "bold red")]
-    return to_text(lines, colour)
+    return to_text(lines, colour, width)
 
 
-def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool) -> Iterator[Text]:
-    wide = len(names) <= MOST_COLUMNS
+def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool, width: int | None) -> Iterator[Line]:
+    wide = len(names) <= (MOST_COLUMNS if width is None or width >= 100 else 3)
     computes = [f"{name} compute" for name in names or ["host"]] if wide else ["most compute", "on"]
     cells: list[list[Cell]] = []
     for row in rows:
@@ -131,12 +133,12 @@ def slots_json(table: SlotTable) -> str:
     advice = table.advice
     found: dict[str, Any] = {
         "llama": table.release.name,
-        "indexer": None if table.usual == "auto" else table.usual,
+        **({"indexer": table.usual} if table.path else {}),
         "rows": [
             {
                 "slots": row.slots,
                 "unified": row.unified,
-                "indexer": None if row.path == "auto" else row.path,
+                **({"indexer": row.path} if table.path else {}),
                 "default": row.default,
                 "given": row.given,
                 "args": list(row.words),

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from memplan.llama.refusals import Refusal
 from memplan.notes import context_note
-from memplan.output.columns import Cell, column_lines
+from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.json import estimate_object
 from memplan.output.words import host_notes, mib, model_line, printable, to_text, unchecked
 from memplan.result import Estimate
@@ -39,7 +39,9 @@ def whole_context(estimate: Estimate, axes: Sequence[Axis]) -> str:
     return f", the model's own context of {estimate.n_ctx:,} tokens"
 
 
-def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = False, unicode: bool = True) -> str:
+def render_sweep(
+    sweep: Sweep, given: Sequence[str] = (), *, colour: bool = False, unicode: bool = True, width: int | None = None
+) -> str:
     """A row a point: what is left on each GPU, what the host takes, and whether it fits. MiB."""
     first = sweep.points[0].estimate
     names = device_names(point.estimate for point in sweep.points)
@@ -57,7 +59,7 @@ def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = Fals
     head = [*heads, *lefts, "host used", ""]
     aligned = [*right, *([True] * len(lefts) if wide else [True, False]), True, False]
     fitting = sum(point.estimate.fits for point in sweep.points)
-    lines: list[Text | str] = [
+    lines: list[Line] = [
         Text(model_line(first), "bold"),
         f"{settings_text(first, given, sweep.axes)}{whole_context(first, sweep.axes)}: MiB",
         "",
@@ -66,7 +68,7 @@ def render_sweep(sweep: Sweep, given: Sequence[str] = (), *, colour: bool = Fals
         *([] if all(unchecked(point.estimate) for point in sweep.points) else [f"{fitting} of {len(rows)} fit"]),
     ]
     lines += remarks(sweep.axes, [(point.values, point.estimate) for point in sweep.points])
-    return to_text([*lines, *closing_notes(point.estimate for point in sweep.points)], colour)
+    return to_text([*lines, *closing_notes(point.estimate for point in sweep.points)], colour, width)
 
 
 def sweep_csv(sweep: Sweep) -> str:

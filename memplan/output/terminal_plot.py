@@ -71,7 +71,7 @@ def render_chart(
         lines += _verdicts(chart, unicode)
     for note in chart.notes:
         lines += _folded(note, width, unicode)
-    return to_text(lines, colour)
+    return to_text(lines, colour, width)
 
 
 def _levels(panel: Panel) -> tuple[int, int]:
@@ -217,13 +217,12 @@ def _key(chart: Chart, width: int, unicode: bool) -> Iterator[Text]:
     is_lines = chart.panels[0].kind == LINES
     marks = [mark for panel in chart.panels for mark in panel.marks]
     limited = [panel for panel in chart.panels if panel.capacities]
-    key = Text()
+    keys: list[Text] = []
     if not is_lines:
         for series, (block, ascii_block, style) in zip(chart.panels[0].series, _BANDS, strict=False):
-            key.append(block if unicode else ascii_block, style)
-            key.append(f" {series.label}  ", "dim")
-    key.append(f"{'across' if is_lines else 'down'}: {chart.x_label}", "dim")
-    yield key
+            keys.append(Text(block if unicode else ascii_block, style).append(f" {series.label}", "dim"))
+    keys.append(Text(f"{'across' if is_lines else 'down'}: {chart.x_label}", "dim"))
+    yield from _filled(keys, width)
     said: list[str] = []
     if is_lines:
         said += [f"{_sign('level', unicode)} what is free"] * bool(limited)
@@ -236,14 +235,20 @@ def _key(chart: Chart, width: int, unicode: bool) -> Iterator[Text]:
         said += ["! more than is free"] * over
         cut = any(level > panel.top for panel in limited for level in panel.levels)
         said += [f"{_sign('on', unicode)} goes on"] * cut
-    line = ""
-    for part in said:
+    yield from _filled([Text(part, "dim") for part in said], width)
+
+
+def _filled(parts: Sequence[Text], width: int) -> Iterator[Text]:
+    """Parts side by side, as many in a line as fit."""
+    line = Text()
+    for part in parts:
         if line and len(line) + 2 + len(part) > width:
-            yield Text(line, "dim")
-            line = ""
-        line += f"{'  ' if line else ''}{part}"
+            yield line
+            line = Text()
+        line.append("  " if line else "")
+        line.append_text(part)
     if line:
-        yield Text(line, "dim")
+        yield line
 
 
 def _sign(name: str, unicode: bool) -> str:

@@ -11,13 +11,17 @@ from rich.text import Text
 
 from memplan.errors import printable as printable
 from memplan.llama.refusals import ABORT
+from memplan.output.columns import Columns, Line, wrapped
 from memplan.result import Estimate
 
 MIB = 1 << 20
 
 
-def to_text(lines: Iterable[Text | str], colour: bool = False) -> str:
-    """The lines as one text that ends in a newline, with terminal escapes if ``colour`` is wanted."""
+def to_text(lines: Iterable[Line], colour: bool = False, width: int | None = None) -> str:
+    """The lines as one text that ends in a newline, with terminal escapes if ``colour`` is wanted.
+
+    ``width``: columns that lines and tables are to keep to; None for as wide as they are.
+    """
     out = io.StringIO()
     console = Console(
         file=out,
@@ -28,11 +32,14 @@ def to_text(lines: Iterable[Text | str], colour: bool = False) -> str:
         legacy_windows=False,
     )
     for line in lines:
-        if isinstance(line, Text):
-            line.plain = printable(line.plain)  # a character for each, so styles stay where they are
+        if isinstance(line, Columns):
+            parts = line.lines(width)
         else:
-            line = printable(line)
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+            text = line if isinstance(line, Text) else Text(line)
+            parts = [text] if width is None else wrapped(text, width)
+        for part in parts:
+            part.plain = printable(part.plain)  # a character for each, so styles stay where they are
+            console.print(part, soft_wrap=True, highlight=False, markup=False)
     return out.getvalue()
 
 

@@ -112,5 +112,5 @@ def _version(name: str) -> tuple[int, ...]:
 
 
 def _known() -> str:
-    names = [r.name if r.name.startswith("b") else f"{r.name} (b{r.build})" for r in RELEASES]
-    return "modelled: " + ", ".join((*names, *(fork.name for fork in FORKS)))
+    forks = " and ".join(fork.name for fork in FORKS)
+    return f"modelled: {len(BUILDS)} builds, {BUILDS[0].name} to {BUILDS[-1].name}, and {forks} (memplan releases)"

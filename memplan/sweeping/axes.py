@@ -37,6 +37,8 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Axes that are no flags, and the values they take; () for any. Paths are among them."""
 
+_ANY_MODELS: Final = "llama, gpu, app, or a path that the model has (memplan paths)"
+
 MAX_VALUES: Final = 4096
 MAX_POINTS: Final = 20_000
 MAX_NUMBER: Final = 2**31 - 1
@@ -181,7 +183,7 @@ def _flags(name: str, part: str) -> tuple[str, ...]:
 
     names = [*WORDS, *SHORT, *(flag.lstrip("-") for flag in table.ARITY)]
     near = difflib.get_close_matches(spelt.lstrip("-"), names, n=3, cutoff=0.7)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"take a llama-server flag, {', '.join(WORDS)}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"take a llama-server flag, {_ANY_MODELS}"
     if spelt.startswith("-"):
         raise FlagError(f"--over {_cut(name)}: {unknown_flag(spelt)}")
     raise FlagError(f"--over {shown(name)}: there is no such axis; {hint}")
@@ -212,10 +214,10 @@ def _read(where: str, name: str, flags: tuple[str, ...], text: str) -> list[Valu
 
 def _words(where: str, name: str, text: str) -> list[Value]:
     if name == "llama":
-        from memplan.releases import RELEASES, find_release
+        from memplan.releases import BUILDS, find_release
 
         if text == "all":
-            return [release.name for release in RELEASES]
+            return [release.name for release in BUILDS]
         find_release(text)
     elif name == "gpu":
         from memplan.rig import parse_gpus

@@ -241,6 +241,7 @@ WRONG = [
     ("--help", "only prints"),
     ("--gpt-oss-20b-default", "a model of its own"),
     ("--ctx-sise 4096", "did you mean --ctx-size"),
+    ("--ctx 4096", "did you mean --ctx-size or --ctx-checkpoints"),
     ("-ncmo 3", "did you mean -ncmoe"),
     ("--ctx-size=4096", "a space, not an equals sign: --ctx-size 4096"),
     ("--completely-unknown", "neither memplan nor llama-server"),

@@ -134,6 +134,13 @@ def test_values_are_counted_where_there_are_any() -> None:
     ]
 
 
+def test_recipes_of_experts_are_of_models_with_experts() -> None:
+    for name in builtin_names():
+        model, _, recipe = name.partition(":")
+        if "experts" in MODELS[model].recipes[recipe].about:
+            assert any("_exps" in tensor for tensor in builtin_header(name).tensors), name
+
+
 def test_a_block_that_drafts() -> None:
     plain, longer = (builtin_header(f"qwen3.6-35b-a3b:{name}") for name in ("q4_K_M", "q4_K_M-mtp"))
     assert (len(plain.tensors), len(longer.tensors)) == (733, 753)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import FlagError, MemplanError
-from memplan.releases import RELEASES
+from memplan.releases import BUILDS
 from memplan.sweeping.axes import MAX_VALUES, axis_flags, parse_axis
 
 
@@ -44,7 +44,7 @@ def test_axes(text: str, flags: tuple[str, ...], values: tuple[int | str, ...]) 
 
 
 def test_all_releases() -> None:
-    assert parse_axis("llama=all").values == tuple(release.name for release in RELEASES)
+    assert parse_axis("llama=all").values == tuple(release.name for release in BUILDS)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,7 @@ def test_all_releases() -> None:
         ("ctx=1:4096:x1", "by 1.01 or more"),
         ("ctx=0:1000000:1", "more than 4096"),
         ("contxt=1", "there is no such axis"),
+        ("foo=1", "a llama-server flag, llama, gpu, app, or a path that the model has"),
         ("ctxx=1", "did you mean ctx"),
         ("--paralel=1", "did you mean --parallel"),
         ("cmoe=yes", "with on and off"),
