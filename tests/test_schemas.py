@@ -126,7 +126,7 @@ def test_sweeps_and_explanations(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_slots_paths_and_comparisons(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memplan.sweeping.largest.CONTEXT_STEP", 1 << 18)
+    monkeypatch.setattr("memplan.sweeping.largest.CELL_PADDING", 1 << 18)
     asked = ("deepseek-v4-flash", "--gpu", "RTX 3090:24268:12000:8.6", "-cmoe", "-c", "262144")
     for name, line in (
         ("slots", ("slots", *asked, "--np", "1")),

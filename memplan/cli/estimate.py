@@ -69,6 +69,7 @@ def advice(question: Question, result: Estimate) -> str:
     from memplan.cli.terminal import width
     from memplan.cli.waiting import waiting
     from memplan.output.plan import advice_text
+    from memplan.output.words import host_unchecked
     from memplan.planning.advice import advise
     from memplan.planning.probing import Change
     from memplan.planning.problem import Problem, default_margins
@@ -78,8 +79,11 @@ def advice(question: Question, result: Estimate) -> str:
     bandwidths = find_bandwidths(rig.gpus, (), rig.host_bandwidth)
     with waiting("what would fit"):
         found, plan = advise(Problem(question, default_margins(question), bandwidths), result)
-    placed = None if plan is None else plan.args
-    return advice_text(found, placed, width(), plan.drop if isinstance(plan, Change) else ())
+    if plan is None:
+        return advice_text(found, None, width())
+    drop = plan.drop if isinstance(plan, Change) else ()
+    host = plan.estimate.host.used if host_unchecked(plan.estimate) else 0
+    return advice_text(found, plan.args, width(), drop, host)
 
 
 def read_question(arguments: Arguments) -> Question:

@@ -11,13 +11,13 @@ from functools import partial
 from math import prod
 
 from memplan.errors import FlagError
+from memplan.llama.memory.kv import CELL_PADDING
 from memplan.output import chart_words as words
 from memplan.output.chart_words import gib
 from memplan.output.words import card_name, printable, tokens_label
 from memplan.result import DeviceUse, Estimate, HostUse
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.crossing import HOST, Crossing, crossing
-from memplan.sweeping.largest import CONTEXT_STEP
 from memplan.sweeping.sweep import Sweep, Sweeper
 
 BANDS = {"weights": "model", "context": "context", "compute": "compute", "run time": "run_time", "drafter": "draft"}
@@ -185,7 +185,7 @@ class _Maker:
         self.kind = LINES if self.varied else STACK
         self.xs = tuple(sorted(x for x in self.axis.values if isinstance(x, int)))
         self.estimates = [point.estimate for point in sweep.points]
-        self.step = CONTEXT_STEP if self.axis.is_context else 1
+        self.step = CELL_PADDING if self.axis.is_context else 1
         self.notes: list[str] = []
         self.ends: dict[tuple[tuple[Value, ...], str], Crossing | None] = {}
         for key in keys:

@@ -80,7 +80,7 @@ def _moved(c: Comparison) -> str:
 def _amount(size: int) -> str:
     """Whole MiB, with a tenth where there are few."""
     size = abs(size)
-    return f"{size / MIB:,.1f} MiB" if size < 10 * MIB else f"{size / MIB:,.0f} MiB"
+    return f"{size / MIB:,.1f} MiB" if size < 10 * MIB else f"{mib(size)} MiB"
 
 
 def _fits(before: Estimate, after: Estimate) -> str:

@@ -69,7 +69,7 @@ def context_line(side: PathSide) -> str:
     """From which context on a path no longer fits."""
     found = side.largest
     if found.value is not None and unchecked(found.estimate):
-        takes = f"{found.value:,} tokens of context take {mib(found.estimate.host.used, up=True)} MiB"
+        takes = f"{found.value:,} tokens of context take {mib(found.estimate.host.used)} MiB"
         return f"{side.path}: {takes} of the host's memory, which is not checked: --host-mib says what it has"
     if found.value is None:
         return f"{side.path}: no context fits; with {found.estimate.n_ctx:,} tokens {_said(side)}"

@@ -298,9 +298,14 @@ def _wrapped(lines: Iterable[Any], width: int) -> list[Any]:
     return out
 
 
-def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int = 80, drop: Sequence[str] = ()) -> str:
-    """How to make settings fit: one flag, or the placement flags of a plan, with ``drop`` left out."""
-    from memplan.output.words import to_text
+def advice_text(
+    advice: Advice | None, placed: Sequence[str] | None, width: int = 80, drop: Sequence[str] = (), host: int = 0
+) -> str:
+    """How to make settings fit: one flag, or the placement flags of a plan, with ``drop`` left out.
+
+    ``host``: bytes that the placement needs of a host whose memory is not known; 0 where that is no matter.
+    """
+    from memplan.output.words import mib, to_text
 
     lines = []
     if advice is not None:
@@ -312,7 +317,8 @@ def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int 
         lines.append(f"- {_shell(advice.args)} {freed}{also}")
     if placed is not None:
         kept = f"without {' '.join(drop)}" if drop else "with all of it kept"
-        lines.append(f"- {kept}, another placement:{PASTE}{_shell(placed)}")
+        needs = f", for which the host needs {mib(host)} MiB (not checked)" if host else ""
+        lines.append(f"- {kept}, another placement{needs}; add:{PASTE}{_shell(placed)}")
         lines.append("- memplan plan says what such a placement costs")
     if not lines:
         lines.append("- no single change that memplan knows makes it fit; memplan plan looks for more")
@@ -320,4 +326,6 @@ def advice_text(advice: Advice | None, placed: Sequence[str] | None, width: int 
 
 
 def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{-(-size // MIB)} MiB"
+    from memplan.output.words import mib
+
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{mib(size)} MiB"

@@ -25,7 +25,7 @@ from memplan.output.figures import (
     size_label,
 )
 from memplan.output.lettering import LINE, Ruler, plain_text
-from memplan.output.words import batch_sizes, printable
+from memplan.output.words import batch_sizes, mib, printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -231,7 +231,7 @@ def _draw(
     most = timeline.reach[timeline.node]
     axes.plot([timeline.node], [most], marker="v", markersize=7, color=theme.text, label="_peak", clip_on=False,
               zorder=5, markeredgecolor=theme.background)  # fmt: skip
-    said = f"fullest at node {timeline.node:,}: {most / (1 << 20):,.0f} MiB"
+    said = f"fullest at node {timeline.node:,}: {mib(most)} MiB"
     long, at = ruler.width(said, 8.5, True), (RIGHT - LEFT) * (timeline.node - start) / max(end - start, 1)
     left = at + long + 0.2 > RIGHT - LEFT
     axes.annotate(

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from memplan.llama.flags import Flags, same_setting
+from memplan.llama.memory.kv import CELL_PADDING
 from memplan.planning.plan import Plan, make_plan
 from memplan.planning.probing import (
-    CONTEXT_STEP,
     LEAST_CONTEXT,
     Change,
     Words,
@@ -94,7 +94,7 @@ def _changes(search: Search, found: Estimate) -> Iterator[Advice]:
     single += [own] if own and not unasked else []
     single += [words for words, _ in cache_types(flags)]
     yield from (advice(words) for words in single if fits(words))
-    least = max(LEAST_CONTEXT, CONTEXT_STEP * flags.n_parallel) // CONTEXT_STEP
-    steps = largest_number((found.n_ctx - 1) // CONTEXT_STEP, lambda n: fits(("-c", str(n * CONTEXT_STEP))), least)
+    least = max(LEAST_CONTEXT, CELL_PADDING * flags.n_parallel) // CELL_PADDING
+    steps = largest_number((found.n_ctx - 1) // CELL_PADDING, lambda n: fits(("-c", str(n * CELL_PADDING))), least)
     if steps is not None:
-        yield advice(("-c", str(steps * CONTEXT_STEP)))
+        yield advice(("-c", str(steps * CELL_PADDING)))

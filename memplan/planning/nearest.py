@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from memplan.llama.flags import Flags, read_flags, without
+from memplan.llama.memory.kv import CELL_PADDING
 from memplan.llama.placement import MAX_BACKENDS
 from memplan.planning.probing import (
-    CONTEXT_STEP,
     LEAST_CONTEXT,
     LEAST_UBATCH,
     UBATCH_STEP,
@@ -124,7 +124,7 @@ def changes_in_full(failed: Search, slow: bool) -> tuple[tuple[Change, ...], int
     """
     probe = Prober(failed.problem)
     probe.copies = True
-    found = [probe.context(_step(probe.n_ctx, CONTEXT_STEP))]
+    found = [probe.context(_step(probe.n_ctx, CELL_PADDING))]
     if slow:
         found.append(probe.ubatch(_step(asked_ubatch(probe.flags), UBATCH_STEP)))
     return _in_order(found), probe.estimates

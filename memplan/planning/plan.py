@@ -90,7 +90,8 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
     """The best flags for a problem, or what to change.
 
     ``search_for``: settings that may be chosen too (``c``, ``ub``, ``np``, ``cache``): each is raised as far as it
-    costs no expert its place on a GPU, or lowered as far as it must be to have a plan. Raises MemplanError.
+    costs no expert and no layer its place on a GPU, or lowered as far as it must be to have a plan.
+    Raises MemplanError.
     """
     gpus, margins = len(problem.rig.gpus), len(problem.margins)
     if margins != gpus:
@@ -126,11 +127,16 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         if found is None and not search.crowded:
             found = search.find(partial=True)
         kept, found = found, no_less_than_fit(search, found)
-        if kept is not None and found is not None and found.layout.first > kept.layout.first:
-            more = found.weights - kept.weights, found.layout.first - kept.layout.first
-            left_out += (_like_fit(more, (*chosen, *kept.args)),)
+        own = costs
         if found is not None:
             costs, found = in_parts(search, costs, found, lambda of, candidate: token_ms(search, of, candidate))
+        if kept is not None and found is not None and kept.weights < found.weights:
+            ms = token_ms(search, own, kept)
+            if ms < token_ms(search, costs, found):
+                left_out += (_like_fit(found.weights - kept.weights, ms, (*chosen, *kept.args)),)
+    more_than_free = _more_than_free(problem) if found is None and search.refused is None else ""
+    if more_than_free:
+        return NoPlan(fixed, more_than_free, (), None, estimates + search.estimates, search.approximate)
     nearest: tuple[Change, ...] = ()
     if in_full is None and found is not None and not found.layout.first:
         pass  # parts of layers are on the host, and their attention on GPUs
@@ -212,6 +218,17 @@ def _why(search: Search, chosen: Sequence[str]) -> str:
     return said
 
 
+def _more_than_free(problem: Problem) -> str:
+    """Whether the margins alone are more than every GPU has free; empty where one has more."""
+    gpus = problem.rig.gpus
+    pairs = list(zip(problem.rig.names, gpus, problem.margins, strict=True))
+    if not pairs or any(margin <= gpu.free for _, gpu, margin in pairs):
+        return ""
+    name, gpu, margin = max(pairs, key=lambda pair: pair[1].free)
+    most = ", which has most," if len(pairs) > 1 else ""
+    return f"nothing fits: a margin of {mib(margin)} is more than {name}{most} has free, {mib(gpu.free)}"
+
+
 def _too_large(search: Search) -> str:
     """Whether the weights alone are more than all memory: then no setting helps."""
     rig, costs = search.problem.rig, search.costs()
@@ -229,12 +246,11 @@ def _too_large(search: Search) -> str:
     )
 
 
-def _like_fit(more: tuple[int, int], args: Sequence[str]) -> str:
-    """Why a placement with fewer layers on the host was not taken."""
-    nbytes, layers = more
+def _like_fit(less: int, ms: float, args: Sequence[str]) -> str:
+    """Why a faster placement was not taken."""
     return (
-        f"{layers} more layer{'s are' if layers > 1 else ' is'} on the host than need be, so that no fewer bytes are on"
-        f" GPUs than llama.cpp's own --fit puts there; with {mib(nbytes)} less: {' '.join(map(shlex.quote, args))}"
+        f"faster, at about {ms:.1f} ms a token, but with {mib(less)} of weights less on GPUs, and fewer than"
+        f" llama.cpp's own --fit puts there: {' '.join(map(shlex.quote, args))}"
     )
 
 
@@ -257,7 +273,7 @@ def _notes(
             reason = f": the GPUs cannot hold {held}, whatever the context"
         layers = min(layout.first, n_layer)
         output = " and the output layer" if layout.first > layers else ""
-        all_but = f"the first {_count(layers, 'layer')}{output}"
+        all_but = f"the first {_count(layers, 'layer') if layers > 1 else 'layer'}{output}"
         yield f"{all_but} {'is' if layers == 1 and not output else 'are'} on the host, caches and all{reason}"
     touched = sorted({e.layer for layer in costs.experts for e in layer if e.names[0] in layout.host})
     if dense and touched:

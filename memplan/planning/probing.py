@@ -9,14 +9,12 @@ from typing import Final
 from memplan.estimator import model_of
 from memplan.halving import last_before
 from memplan.llama.flags import Flags
+from memplan.llama.memory.kv import CELL_PADDING
 from memplan.planning.attempt import Effort
 from memplan.planning.layout import Layout
 from memplan.planning.problem import Candidate, Problem, leaves_margins
 from memplan.planning.search import Search
 from memplan.result import Estimate
-
-CONTEXT_STEP: Final = 1024
-"""Tokens between the contexts that are tried."""
 
 LEAST_CONTEXT: Final = 4096
 """The smallest context that is proposed, as llama.cpp's ``--fit-ctx``."""
@@ -111,10 +109,10 @@ class Prober:
         """The model's training context."""
         return model_of(self.problem.question).hparams.n_ctx_train
 
-    def context(self, step: int = CONTEXT_STEP, least: int = 0) -> Change | None:
+    def context(self, step: int = CELL_PADDING, least: int = 0) -> Change | None:
         """The largest context with which a plan fits, in whole steps, below what was asked for and from ``least``."""
         n_ctx = self.n_ctx
-        low = -(-max(LEAST_CONTEXT, CONTEXT_STEP * self.flags.n_parallel, least) // step)
+        low = -(-max(LEAST_CONTEXT, CELL_PADDING * self.flags.n_parallel, least) // step)
         steps = largest_number((n_ctx - 1) // step, lambda n: self.fits(("-c", str(n * step))), low)
         while steps is not None:
             change = self.change(("-c", str(steps * step)), steps * step / n_ctx)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from memplan.errors import FlagError, shown
-from memplan.llama.flags import Flags
+from memplan.llama.flags import Flags, same_setting
+from memplan.llama.memory.kv import CELL_PADDING
 from memplan.planning.layout import Layout
 from memplan.planning.probing import (
     BITS,
     CACHES,
-    CONTEXT_STEP,
+    LEAST_CONTEXT,
     Options,
     Prober,
     Words,
@@ -41,6 +42,11 @@ def widen(problem: Problem, name: str) -> tuple[Words, int, tuple[Layout, ...]]:
     axis = SEARCHED.get(name.strip().lstrip("-"))
     if axis is None:
         raise FlagError(f"--search {shown(name)}: must be c, ub, np or cache")
+    asked = problem.flags.given & same_setting("-c")
+    if axis == "c" and not asked:
+        words, count, hints = _in_full(problem)
+        if words:
+            return words, count, hints
     probe = Prober(problem)
     base = probe.plan(())
     costs = Search(problem).costs()
@@ -58,11 +64,10 @@ def widen(problem: Problem, name: str) -> tuple[Words, int, tuple[Layout, ...]]:
         return found.weights >= least and found.layout.first <= layout.first
 
     flags = probe.flags
-    words: Words
     if axis == "c":
-        most = probe.trained * (1 if flags.kv_unified else flags.n_parallel) // CONTEXT_STEP
-        steps = largest_number(most, lambda n: free(_context(n)), probe.n_ctx // CONTEXT_STEP)
-        words = _context(steps) if steps and steps * CONTEXT_STEP > probe.n_ctx else ()
+        most = probe.trained * (1 if flags.kv_unified else flags.n_parallel) // CELL_PADDING
+        steps = largest_number(most, lambda n: free(_context(n)), probe.n_ctx // CELL_PADDING)
+        words = _context(steps) if steps and steps * CELL_PADDING > probe.n_ctx else ()
     elif axis == "ub":
         higher = [2**n for n in range(flags.n_batch.bit_length() - 1, 4, -1) if 2**n > flags.n_ubatch]
         words = next((w for ub in higher if free(w := ("-ub", str(ub)))), ())
@@ -73,6 +78,23 @@ def widen(problem: Problem, name: str) -> tuple[Words, int, tuple[Layout, ...]]:
         better = [kind for kind in CACHES if BITS[kind] > BITS[flags.type_k]]
         words = next((kept for kind in better if free(kept := ("-ctk", kind, "-ctv", kind))), ())
     return words, probe.estimates, probe.hints
+
+
+def _in_full(problem: Problem) -> tuple[Words, int, tuple[Layout, ...]]:
+    """The largest context with which every layer, its experts too, is on a GPU; nothing where there is none.
+
+    Where no context was asked for, the model's own is no reason to take a layer or an expert off a GPU.
+    """
+    probe = Prober(problem)
+
+    def in_full(steps: int) -> bool:
+        found = probe.plan(_context(steps))
+        return found is not None and not (found.layout.first or found.layout.host)
+
+    least = max(LEAST_CONTEXT, CELL_PADDING * probe.flags.n_parallel) // CELL_PADDING
+    steps = largest_number(probe.trained // CELL_PADDING, in_full, least)
+    fits_as_it_is = steps is not None and steps * CELL_PADDING >= probe.trained
+    return () if steps is None or fits_as_it_is else _context(steps), probe.estimates, probe.hints
 
 
 def _lowered(probe: Prober, axis: str) -> Words:
@@ -109,4 +131,4 @@ def _slots(flags: Flags, count: int, n_ctx: int) -> Words:
 
 
 def _context(steps: int) -> Words:
-    return "-c", str(steps * CONTEXT_STEP)
+    return "-c", str(steps * CELL_PADDING)

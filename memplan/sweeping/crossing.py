@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from memplan.llama.memory.kv import CELL_PADDING
 from memplan.result import Estimate
-from memplan.sweeping.largest import CONTEXT_STEP
 
 HOST = "host"
 """What the host is called where devices are told apart by name."""
@@ -37,7 +37,7 @@ class Crossing:
 
 
 def crossing(
-    xs: Sequence[int], ask: Callable[[int], Estimate], device: str, step: int = CONTEXT_STEP
+    xs: Sequence[int], ask: Callable[[int], Estimate], device: str, step: int = CELL_PADDING
 ) -> Crossing | None:
     """The largest value, in steps of ``step``, that fits on ``device`` when larger ones need more than it has.
 

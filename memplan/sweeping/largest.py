@@ -18,9 +18,10 @@ from memplan.gguf.header import Header
 from memplan.halving import last_before
 from memplan.llama.flag_table import NUMBER
 from memplan.llama.flags import parse_flags, same_setting
+from memplan.llama.memory.kv import CELL_PADDING
 from memplan.question import Question
 from memplan.result import Estimate
-from memplan.sweeping.axes import MAX_VALUES, Axis, Value, axis_flags, make_axis, parse_axis
+from memplan.sweeping.axes import Axis, Value, axis_flags, make_axis, parse_axis
 from memplan.sweeping.sweep import Sweeper
 
 BISECTION = "bisection"
@@ -31,8 +32,6 @@ SCANNED = 257
 """Values that a scan tries from the top down, evenly spread, before it halves the step above the first that fits."""
 NEIGHBOURS = 8
 """Values above the answer of a bisection that are tried too: packing moves by a little from value to value."""
-CONTEXT_STEP = 256
-"""Tokens that llama.cpp pads a context to."""
 MOST_SLOTS = 64
 MOST_UBATCH = 8192
 
@@ -145,8 +144,7 @@ def _all_that_make_sense(question: Question, flag: str) -> range:
     """The values of a setting; none where there is no telling."""
     hp = model_of(question).hparams
     if flag in same_setting("-c"):
-        top = max(CONTEXT_STEP, hp.n_ctx_train)
-        return range(CONTEXT_STEP, top + 1, max(CONTEXT_STEP, -(-top // MAX_VALUES // CONTEXT_STEP) * CONTEXT_STEP))
+        return range(CELL_PADDING, max(CELL_PADDING, hp.n_ctx_train) + 1, CELL_PADDING)
     if flag in same_setting("-np"):
         return range(1, MOST_SLOTS + 1)
     if flag in same_setting("-ub"):

@@ -67,7 +67,7 @@ def test_slots_are_checked_as_they_were_asked_for(capsys: pytest.CaptureFixture[
 
 
 def test_paths(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memplan.sweeping.largest.CONTEXT_STEP", 1 << 17)
+    monkeypatch.setattr("memplan.sweeping.largest.CELL_PADDING", 1 << 17)
     text = out(capsys, "paths", *SMALL, "--top", "3")
     assert "v0.5.0 takes the fused path here" in text
     assert "lid_kq (its permuted copy)" in text
@@ -229,7 +229,7 @@ def test_wrong_lines(
 def test_without_a_gpu_nothing_is_said_to_fit_unchecked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memplan.sweeping.largest.CONTEXT_STEP", 1 << 19)
+    monkeypatch.setattr("memplan.sweeping.largest.CELL_PADDING", 1 << 19)
     unchecked = "not checked: the host, which needs up to "
     text = out(capsys, "paths", MODEL, "--no-gpu", "-c", "4096", "-np", "1")
     assert "fused: 1,048,576 tokens of context take 91,403 MiB of the host's memory, which is not checked" in text
@@ -246,7 +246,7 @@ def test_without_a_gpu_nothing_is_said_to_fit_unchecked(
 def test_what_the_fused_path_is_where_no_gpu_has_the_op(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memplan.sweeping.largest.CONTEXT_STEP", 1 << 19)
+    monkeypatch.setattr("memplan.sweeping.largest.CELL_PADDING", 1 << 19)
     line = ("paths", MODEL, "--gpu", "RTX PRO 6000", "-c", "4096", "-np", "1", "--without-op", "LIGHTNING_INDEXER")
     text = out(capsys, *line)
     assert "v0.5.0 takes the fused path here; the host computes the op: each layer's inputs are copied" in text

@@ -70,7 +70,7 @@ def test_where_no_flag_helps_another_placement_does() -> None:
 def test_the_placement_is_the_plan_and_repeats_nothing(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = ("deepseek-v4-flash", "--gpu", "2*RTX 3090", *flags.split())
     main(["estimate", *line])
-    advised = capsys.readouterr().out.split("another placement:")[1].split("- memplan plan")[0]
+    advised = capsys.readouterr().out.split("another placement")[1].split("add:")[1].split("- memplan plan")[0]
     main(["plan", *line])
     planned = capsys.readouterr().out.splitlines()[0]
     assert " ".join(advised.split()) == planned.removeprefix("add: ")
@@ -102,3 +102,11 @@ def test_when_fit_is_not_to_be_used(flags: str, gpus: list[str], word: str) -> N
 
 def test_when_all_fits_nothing_speaks_against_fit() -> None:
     assert fit_preset(problem("-c 65536 -np 1", ["RTX PRO 6000"], margin=0), Extra()).warnings == ()
+
+
+def test_an_advice_says_what_it_needs_of_a_host_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["estimate", "gpt-oss-120b", "--gpu", "RTX 4090", "-c", "2147483647"]
+    main(line)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "with all of it kept, another placement, for which the host needs 77," in said
+    assert "MiB (not checked); add: -ngl 1" in said

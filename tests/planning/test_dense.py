@@ -48,3 +48,16 @@ def test_patterns_of_feed_forward_weights() -> None:
     for kinds in (("up",), ("down", "up"), ("gate", "up", "down")):
         wanted = {f"blk.{il}.ffn_{kind}.weight": "CPU" for il in (1, 10, 79) for kind in kinds}
         assert matched(write_overrides(wanted, names), names) == wanted
+
+
+def test_a_context_that_nobody_asked_for_costs_no_layer_its_place() -> None:
+    rig = parse_gpus(["RTX 4090:24210:23810"])
+    for model in ("gemma-3-27b", "qwen3-30b-a3b"):
+        found = plan(builtin_header(model), ["-np", "1"], rig, search=["c"])
+        assert isinstance(found, Plan)
+        assert found.shares[-1].layers is None and not found.shares[-1].experts
+        n_ctx = int(found.args[found.args.index("-c") + 1])
+        assert 4096 < n_ctx == found.estimate.n_ctx < found.estimate.model.n_ctx_train
+        more = plan(builtin_header(model), ["-np", "1", "-c", str(n_ctx + 256)], rig)
+        assert isinstance(more, Plan)
+        assert more.shares[-1].layers is not None or more.shares[-1].experts

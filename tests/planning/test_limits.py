@@ -136,7 +136,7 @@ def test_estimate_offers_a_placement_without_what_was_given(capsys: pytest.Captu
     assert isinstance(placed, Change)
     assert placed.drop == ("-ncmoe",)
     assert fits(of.with_flags(of.flags.without({"-ncmoe"})), placed.args)
-    assert "- without -ncmoe, another placement: -ngl 99" in advice_text(advice, placed.args, 200, placed.drop)
+    assert "- without -ncmoe, another placement; add: -ngl 99" in advice_text(advice, placed.args, 200, placed.drop)
     main(["estimate", "deepseek-v4-flash", "--gpu", "RTX 3090", "--host-mib", "65536", *of.flags.words()])
     assert "without -ncmoe, another placement" in capsys.readouterr().out
 

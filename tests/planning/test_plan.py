@@ -306,3 +306,21 @@ def test_a_plan_for_an_older_release_fills_what_its_smaller_states_leave() -> No
     check(of, plan)
     assert sum(share.expert_bytes for share in plan.shares[:-1]) == 36576 * MIB
     assert plan.estimate.llama == "b10068"
+
+
+def test_a_faster_placement_with_fewer_weights_on_gpus_is_named() -> None:
+    model, flags = builtin_header("glm-4.5-air"), ["-c", "65536", "-np", "1", "-ub", "1024"]
+    rig = parse_gpus(["RTX 4090:24210:23810"])
+    found, faster = (plan(model, [*flags, *more], rig, margin_mib=1024) for more in ([], ["-ngl", "99"]))
+    assert isinstance(found, Plan) and isinstance(faster, Plan)
+    assert faster.token_ms < found.token_ms
+    assert sum(d.model for d in faster.estimate.devices) < sum(d.model for d in found.estimate.devices)
+    assert f"faster, at about {faster.token_ms:.1f} ms a token" in found.notes[0]
+    assert any("the first layer is on the host" in note for note in found.notes)
+
+
+def test_a_margin_of_more_than_is_free() -> None:
+    found = plan(builtin_header("gpt-oss-20b"), [], parse_gpus(["RTX 4090:24210:23810"]), margin_mib=30000)
+    assert isinstance(found, NoPlan)
+    assert found.why == "nothing fits: a margin of 30,000 MiB is more than CUDA0 has free, 23,810 MiB"
+    assert not found.nearest

@@ -56,7 +56,7 @@ def test_an_estimate_says_what_its_line_lacks(capsys: pytest.CaptureFixture[str]
     assert main([*line, "-ts", "1,0,0"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"only with --rpc {SERVERS}, ahead of -dev and -ot: add it" in out
-    assert f"another placement: --rpc {SERVERS} -ngl" in out
+    assert f"another placement; add: --rpc {SERVERS} -ngl" in out
     assert main([*line, "--rpc", "h:1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "the rig's RPC server i:1 is not in --rpc" in out

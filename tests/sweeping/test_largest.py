@@ -175,3 +175,10 @@ def test_a_limit_and_a_sweep_for_an_older_release_are_that_release_s() -> None:
 def test_contexts_go_up_to_what_the_flags_make_of_the_model() -> None:
     shorter = question("--override-kv deepseek4.context_length=int:65536", "RTX 3090")
     assert candidates(Sweeper(shorter, []), "ctx")[1][-1] == 65536
+
+
+def test_contexts_are_tried_in_steps_of_a_caches_padding() -> None:
+    model = builtin_header("llama-4-scout")
+    asked = Question.of(model, parse_flags(["-np", "1"]), parse_gpus(["RTX 3090"]), "latest")
+    _, values = candidates(Sweeper(asked, []), "ctx")
+    assert values == tuple(range(256, 10485760 + 1, 256))
