@@ -11,12 +11,15 @@ from memplan import estimator
 from memplan.errors import FlagError
 from memplan.estimator import model_of, workshop_of
 from memplan.llama.placement import Placement, place
+from memplan.models.builtin import builtin_header
+from memplan.planning.api import plan
 from memplan.planning.layer_costs import LayerCosts, layer_costs_of
 from memplan.planning.plan import NoPlan, Plan, make_plan
 from memplan.planning.problem import Problem, leaves_margins
 from memplan.planning.search import Search
 from memplan.releases import RELEASES
 from memplan.result import Estimate
+from memplan.rig import parse_gpus
 from tests.planning.rigs import MIB, asked, problem, questions
 
 QUESTIONS = questions()
