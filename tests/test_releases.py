@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ import pytest
 from memplan.errors import UnknownRelease
 from memplan.models.deepseek4.switches import switches
 from memplan.releases import BUILDS, FORKS, LATEST, RELEASES, Release, changed_between, find_release
+from memplan.releases.concerns import concerning
 from memplan.releases.known import OF_ONE_ARCHITECTURE
 from memplan.releases.other_backends import SINCE
 
@@ -106,3 +108,24 @@ def test_not_a_release(text: str) -> None:
 def test_a_build_in_no_gap_is_known_whole() -> None:
     note = find_release("10131")[1]
     assert note is not None and "it may have" not in note
+
+
+@pytest.mark.parametrize(
+    ("build", "arch", "device", "weight", "says", "not_said"),
+    [
+        ("b11434", "gpt-oss", "CUDA0", "ffn_up_exps", "With other models than", "shared expert|Metal|Recurrent"),
+        ("b11434", "llama", "CUDA0", "ffn_up", "a batch may hold", "shared expert|Metal|Recurrent"),
+        ("b11434", "deepseek4", "CUDA0", "ffn_up_shexp", "CUDA computes a shared expert", "With other|Metal"),
+        ("b10909", "llama", "Vulkan0", "ffn_up", "A split has as many inputs", "CUDA|hyper-connections|GLM"),
+        ("b10216", "deepseek4", "CUDA0", "ffn_up_exps", "DeepSeek-V4's K and V caches", "Qwen"),
+        ("b10216", "qwen35", "CUDA0", "ffn_up", "Qwen3.5's MTP blocks", "K and V"),
+        ("b10103", "llama", "CUDA0", "ffn_up", "Before, they lay in plain memory", "Vulkan"),
+    ],
+)
+def test_what_concerns_a_model_and_its_devices(
+    build: str, arch: str, device: str, weight: str, says: str, not_said: str
+) -> None:
+    changed = find_release(build)[0].changed
+    said = concerning(changed, arch, {device}, {f"blk.0.{weight}.weight"})
+    assert says in said and not re.search(not_said, said)
+    assert all(sentence in changed for sentence in said.split(". "))

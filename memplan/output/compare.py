@@ -20,7 +20,7 @@ from memplan.comparing.result import (
 from memplan.explaining.names import MEANINGS, ranges
 from memplan.explaining.result import Peak, Placed
 from memplan.output.columns import Cell, Line, column_lines
-from memplan.output.compare_verdict import changed, releases_heading, verdict
+from memplan.output.compare_verdict import changed, changed_here, releases_heading, verdict
 from memplan.output.explain import tenths
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text
 
@@ -95,7 +95,7 @@ def _closing(c: Comparison, b: str, width: int | None) -> Iterator[Line]:
         for release in releases:
             if release.name not in idle:
                 here = f" Here: {moved_here(steps[release.name])}." if release.name in steps else ""
-                said = f"{release.name}: {release.changed}{here}"
+                said = f"{release.name}: {changed_here(c, release)}{here}"
                 yield from wrap(said, min(width or 100, 100), subsequent_indent="  ", break_on_hyphens=False)
         if idle:
             yield from wrap(f"nothing here: {', '.join(idle)}", min(width or 100, 100), subsequent_indent="  ")

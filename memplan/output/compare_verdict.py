@@ -5,6 +5,7 @@ from __future__ import annotations
 from memplan.comparing.result import Comparison
 from memplan.output.words import MIB, host_unchecked, mib, printable
 from memplan.releases import FORKS, Release, changed_between, find_release
+from memplan.releases.concerns import concerning
 from memplan.result import Estimate
 
 SMALL = MIB // 10
@@ -28,6 +29,16 @@ def changed(c: Comparison) -> tuple[Release, ...]:
     before, after = (find_release(e.llama)[0] for e in estimates)
     between = changed_between(before, after, backends)
     return between[::-1] if undone(c) else between
+
+
+def changed_here(c: Comparison, release: Release) -> str:
+    """What a release changed, as far as it concerns the model and the devices of the two sides."""
+    estimates = (c.before.estimate, c.after.estimate)
+    devices = {device.name for e in estimates for device in e.devices}
+    weights = {r.name for side in (c.before, c.after) for r in side.residents if r.kind == "weight"}
+    if not weights or len({e.model.architecture for e in estimates}) > 1:
+        return release.changed
+    return concerning(release.changed, estimates[0].model.architecture, devices, weights)
 
 
 def undone(c: Comparison) -> bool:

@@ -174,8 +174,8 @@ _B10159 = _read(
     _B10103,
     10159,
     10142,
-    "The last node of each layer stays on the layer's device, attention no longer follows its sinks, and what the"
-    " feed-forward's hyper-connection hands on is computed before the experts. So there are fewer splits.",
+    "The last node of each layer stays on the layer's device, and attention no longer follows its sinks. So there are"
+    " fewer splits. What the feed-forward's hyper-connection hands on is computed before the experts.",
     sinks_place_attention=False,
     gpt_oss_hidden_states_of_all=True,
 )
@@ -191,8 +191,8 @@ _B10216 = _read(
     _B10199,
     10216,
     10204,
-    "K and V caches must have the same type, and a quantised V cache turns flash attention on where that is left to"
-    " llama.cpp. Qwen3.5's MTP blocks are loaded for drafts alone.",
+    "DeepSeek-V4's K and V caches must have the same type, and a quantised V cache turns flash attention on where that"
+    " is left to llama.cpp. Qwen3.5's MTP blocks are loaded for drafts alone.",
     equal_cache_types=True,
     qwen35_skips_mtp_blocks=True,
 )
@@ -404,8 +404,8 @@ B11434 = replace(
     changed=(
         "CUDA computes a shared expert beside routed ones where both are quantised to one type, so compute buffers of"
         " such files change a little. Metal's fused indexer takes any number of heads. With other models than"
-        " DeepSeek-V4 a batch may hold tokens and embeddings, for which CUDA_Host's compute buffer has room, and"
-        " recurrent states are gathered in one go."
+        " DeepSeek-V4 a batch may hold tokens and embeddings, for which CUDA_Host's compute buffer has room."
+        " Recurrent states are gathered in one go."
     ),
     mixed_batches=True,
     reads_states_once=True,
