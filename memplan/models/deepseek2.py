@@ -222,8 +222,9 @@ class DeepSeek2(Architecture[LatentHParams]):
             yield from skipped(block, hp, have, load_mtp) if il >= hp.n_layer else block
 
     def memory(self, hp: LatentHParams, build: CacheBuilder, release: Release) -> Memory:
-        """Latent keys alone."""
-        return Memory({"kv": build.kv(range(hp.n_layer), values=False)})
+        """Latent keys alone, once of MTP blocks too."""
+        n_layer = hp.n_layer_all if release.caches_mtp_blocks else hp.n_layer
+        return Memory({"kv": build.kv(range(n_layer), values=False)})
 
     def one_cache_type(self, hp: LatentHParams, release: Release) -> bool:
         """Since b10361 (``llama_init_from_model``)."""
@@ -236,8 +237,8 @@ class DeepSeek2MTP(DeepSeek2):
     graph = LatentMTPGraph
 
     def memory(self, hp: LatentHParams, build: CacheBuilder, release: Release) -> Memory:
-        """Latent keys of the block alone."""
-        return latent_block_memory(hp, build)
+        """Latent keys of the block alone; once of all layers, though only the block's are used."""
+        return super().memory(hp, build, release) if release.caches_mtp_blocks else latent_block_memory(hp, build)
 
 
 _MTP = DeepSeek2MTP()
