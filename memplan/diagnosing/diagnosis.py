@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from memplan.backends.devices import Rig
-from memplan.diagnosing.answers import Answers
+from memplan.diagnosing.answers import Answers, TooMuchWork
 from memplan.diagnosing.causes import RUN_TIME, Cause, from_memory, from_words, label, left_by_log, on_host
 from memplan.diagnosing.figures import Row, explains, rows_of
 from memplan.diagnosing.log import Failure, Load, Stage
@@ -232,13 +232,15 @@ class _Work:
             )
         return self._estimate(self.seen.argv, self.release)
 
-    def _estimate(self, argv: Sequence[str], release: Release) -> Estimate | None:
+    def _estimate(self, argv: Sequence[str], release: Release, *, seeking: bool = False) -> Estimate | None:
         if self.header is None or self.rig is None:
             return None
         try:
             flags = parse_flags(argv, self.seen.app)
-            return self.answers.ask(Question.of(self.header, flags, self.rig, release))
+            return self.answers.ask(Question.of(self.header, flags, self.rig, release), seeking=seeking)
         except MemplanError as error:
+            if seeking and isinstance(error, TooMuchWork):
+                return None
             self._check_given()
             if (note := f"nothing is predicted: {error}") not in self.notes:
                 self.notes.append(note)
@@ -259,7 +261,7 @@ class _Work:
             return predicted
         named = self.load.build is not None or bool(self.load.version)
         for release, seen in self._others(self.release, predicted, named):
-            again = self._estimate(seen.argv, release)
+            again = self._estimate(seen.argv, release, seeking=True)
             if again is None:
                 continue
             rows = rows_of(self.load, again)
@@ -319,10 +321,7 @@ class _Work:
         if cause is None and (
             failure.kind == "allocation" or (failure.kind == "cuda" and "out of memory" in failure.said)
         ):
-            release, heads = self.release or LATEST, self._heads()
-            placed = self.seen.placed
-            experts = self._number("expert_count", 1) > 0
-            cause = from_memory(self.load, failure, predicted, release, self._ask, heads, self.assumed, placed, experts)
+            cause = self._from_memory(failure, predicted, self.assumed, self.seen.placed)
         if cause is not None:
             if cause.kind == RUN_TIME:
                 return replace(cause, text=f"{cause.text}{what_ran_out(self.load, failure, self._asked(predicted))}")
@@ -332,6 +331,17 @@ class _Work:
             refused = predicted.refused
             return Cause(refused.kind, f"llama.cpp says: {refused.message}", refused.fix)
         return Cause("unknown", f"llama.cpp says: {failure.said}; memplan does not know what that means", "")
+
+    def _from_memory(
+        self, failure: Failure, predicted: Estimate | None, assumed: Sequence[str] = (), placed: bool = True
+    ) -> Cause:
+        """The cause by what is predicted; by the log's own figures where no more can be asked."""
+        experts = self._number("expert_count", 1) > 0
+        rest = (self.release or LATEST, self._ask, self._heads(), assumed, placed, experts)
+        try:
+            return from_memory(self.load, failure, predicted, *rest)
+        except TooMuchWork:
+            return from_memory(self.load, failure, None, *rest)
 
     def _asked(self, predicted: Estimate | None) -> Question | None:
         """The question that was predicted; None for none, or for a refusal."""
@@ -367,8 +377,7 @@ class _Work:
         told = "n_ctx" in load.settings or self.seen.from_command or bool(self.asked.flags)
         if predicted is not None and told and not predicted.fits and not load.dry:
             failure = Failure("allocation", "", Stage.UNKNOWN, predicted.short[0].name if predicted.short else "")
-            experts = self._number("expert_count", 1) > 0
-            cause = from_memory(load, failure, predicted, self.release or LATEST, self._ask, experts=experts)
+            cause = self._from_memory(failure, predicted)
             return replace(cause, text=f"the log ends before that, but it will not fit: {cause.text}")
         return Cause("cut-off", "the log ends before the load does, and nothing in it is wrong so far")
 

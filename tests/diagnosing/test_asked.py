@@ -190,3 +190,23 @@ def test_a_machine_without_a_gpu() -> None:
     log = "\n".join(line for line in GOOD.splitlines() if "CUDA" not in line and "Device 0" not in line)
     rig = rig_of(loads(log + "\nload_tensors:   CPU_Mapped model buffer size = 82697.65 MiB\n")[0])
     assert rig is not None and rig.gpus == ()
+
+
+def test_a_log_without_a_release_takes_so_many_estimates_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses take half of what is done for a log, so that the rest is left for what mends it."""
+    lines = [line for line in text("r8-one-card-short").splitlines() if "print_info: build" not in line]
+    log = re.sub(r"CUDA4 buffer of size \d+", "CUDA4 buffer of size 3147480000", "\n".join(lines))
+    (load,) = loads(log)
+    assert load.build is None
+    monkeypatch.setattr(answers_module, "MOST", 6)
+    answers = answers_module.Answers()
+    found = diagnose(load, answers=answers)
+    assert found.estimate is not None and found.release == "v0.5.0" and 0 < answers.spent <= 6 * 33_416 * 12
+    assert not any("estimates" in note for note in found.notes)
+    answers = answers_module.Answers()
+    monkeypatch.setattr(answers_module, "MOST_WORK", 1)
+    found = diagnose(load, answers=answers)
+    assert found.cause.kind in ("one-gpu-short", "too-little-memory") and not found.mends
+    monkeypatch.setattr(answers_module, "MOST", 0)
+    found = diagnose(load, answers=answers_module.Answers())
+    assert found.estimate is None and any("more estimates than" in note for note in found.notes)
