@@ -91,6 +91,7 @@ def run(argv: Sequence[str]) -> int:
             colour=terminal.colour(),
             unicode=terminal.unicode(),
             width=terminal.limit(),
+            fill=terminal.width(),
         )
     sys.stdout.write(text)
     return 0

@@ -53,10 +53,12 @@ def render_comparison(
     colour: bool = False,
     unicode: bool = True,
     width: int | None = None,
+    fill: int = 100,
 ) -> str:
     """What moved, device by device, what moved it, what releases between say of it, and last a verdict.
 
-    ``names``: of the two sides; ``top``: lines of each list; ``width``: columns that releases' words are filled to.
+    ``names``: of the two sides; ``top``: lines of each list; ``fill``: columns that releases' words are filled to;
+    ``width``: those that all else keeps to, None for as wide as it is.
     """
     a, b = (printable(name) for name in names)
     lines: list[Line] = [*_heads(c, a, b)]
@@ -66,14 +68,14 @@ def render_comparison(
             said = f"{name}: llama.cpp does not start with these settings: {printable(refused.message)}"
             lines.append(Text(said, "red"))
     if c.before.estimate.refused is not None or c.after.estimate.refused is not None:
-        return to_text([*lines, *_closing(c, b, width)], colour, width)
+        return to_text([*lines, *_closing(c, b, fill)], colour, width)
     lines += ["", *part_lines(c.parts, a, b, unicode)]
     lines += _resident_lines(c, a, b, top, unicode)
     lines += [f"{old} in {a} is {new} in {b}: one tensor by two names" for old, new in c.renamed]
     for alike in alike_buffers(c.buffers):
         if abs(alike[0].change) >= SMALL:
             lines += ["", *buffer_lines(alike, a, b, top, unicode)]
-    return to_text([*lines, *_closing(c, b, width)], colour, width)
+    return to_text([*lines, *_closing(c, b, fill)], colour, width)
 
 
 def _heads(c: Comparison, a: str, b: str) -> Iterator[Line]:
@@ -84,7 +86,7 @@ def _heads(c: Comparison, a: str, b: str) -> Iterator[Line]:
         yield line
 
 
-def _closing(c: Comparison, b: str, width: int | None) -> Iterator[Line]:
+def _closing(c: Comparison, b: str, width: int) -> Iterator[Line]:
     """What releases between the sides changed, why figures are not exact, and the verdict."""
     releases = changed(c)
     if releases:
@@ -96,9 +98,9 @@ def _closing(c: Comparison, b: str, width: int | None) -> Iterator[Line]:
             if release.name not in idle:
                 here = f" Here: {moved_here(steps[release.name])}." if release.name in steps else ""
                 said = f"{release.name}: {changed_here(c, release)}{here}"
-                yield from wrap(said, min(width or 100, 100), subsequent_indent="  ", break_on_hyphens=False)
+                yield from wrap(said, min(width, 100), subsequent_indent="  ", break_on_hyphens=False)
         if idle:
-            yield from wrap(f"nothing here: {', '.join(idle)}", min(width or 100, 100), subsequent_indent="  ")
+            yield from wrap(f"nothing here: {', '.join(idle)}", min(width, 100), subsequent_indent="  ")
     yield ""
     yield from (f"not exact: {why}" for why in _inexact(c))
     before, after = c.before.estimate, c.after.estimate

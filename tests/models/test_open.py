@@ -18,11 +18,13 @@ from memplan.errors import (
     UnsupportedArchitecture,
 )
 from memplan.estimator import estimate
+from memplan.gguf.header import Header
 from memplan.gguf.remote import Access
 from memplan.gguf.source import read_header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.models.open import open_model
+from memplan.models.registry import architecture
 from memplan.rig import parse_gpus
 from tests.gguf import writer
 
@@ -86,3 +88,10 @@ def test_every_error_of_a_model_names_its_file(tmp_path: Path) -> None:
         with pytest.raises(error, match=r"/mine\.gguf: .") as caught:
             estimate(header, parse_flags(["-c", "4096"]), parse_gpus([]))
         assert str(caught.value).count("mine.gguf") == 1
+
+
+def test_an_architecture_of_something_else_is_named_in_a_short_line() -> None:
+    bert = Header(3, {"general.architecture": "bert"}, {}, 32, 1, "bert.gguf", {})
+    with pytest.raises(UnsupportedArchitecture) as caught:
+        architecture(bert)
+    assert "architecture 'bert' is not modelled; memplan models" in str(caught.value) and len(str(caught.value)) < 120

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
-from memplan.output.slots import advice_line, none_fits_line, render_slots
+from memplan.output.slots import advice_line, none_fits_line, render_slots, slots_json
 from memplan.question import Question
 from memplan.rig import parse_gpus
 from memplan.sweeping.slots import SlotTable, slot_table
@@ -133,3 +134,9 @@ def test_progress_has_a_total() -> None:
         progress=lambda done, of: told.append((done, of)),
     )
     assert told == [(done, len(table.rows) + 1) for done in range(len(table.rows) + 1)]
+
+
+def test_only_a_model_with_an_indexer_has_one_in_json() -> None:
+    question = Question.of(builtin_header("qwen3-8b"), parse_flags(["-c", "4096"]), parse_gpus(["RTX 5090"]), "v0.5.0")
+    found = json.loads(slots_json(slot_table(question, (1,))))
+    assert "indexer" not in found and all("indexer" not in row for row in found["rows"])
