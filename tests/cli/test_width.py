@@ -74,3 +74,9 @@ def test_every_answer_and_every_help_keeps_to_80_columns(words: list[str], monke
     lines = [*out.getvalue().splitlines(), *said.splitlines()]
     assert lines
     assert [line for line in lines if len(line) > 80 and not PASTED.match(line)] == []
+
+
+def test_a_comparison_of_models_names_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "qwen3-8b", "llama-3.1-8b", "--gpu", "RTX 5090", "-c", "4096"]) == 0
+    heads = capsys.readouterr().out.splitlines()[:2]
+    assert heads[0].startswith("qwen3-8b:q4_K_M: ") and heads[1].startswith("llama-3.1-8b:q4_K_M: ")
