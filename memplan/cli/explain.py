@@ -81,9 +81,11 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(_run_time(arguments, question, top, device))
         return 0
 
+    from memplan.estimator import check_compute
     from memplan.explaining.explain import explained
     from memplan.output.explain import explanation_json, render_explanation
 
+    check_compute(question)
     x = explained(question)
     if timeline:
         if x.estimate.refused is not None:

@@ -61,12 +61,13 @@ def explain(
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    return explained(Question.of(header, flags, rig, release, without_ops, paths))
+    question = Question.of(header, flags, rig, release, without_ops, paths)
+    check_compute(question)
+    return explained(question)
 
 
 def explained(question: Question) -> Explanation:
     """The same of a question."""
-    check_compute(question)
     answered = answer(question)
     estimate, made = answered.estimate, answered.made
     if made is None:
