@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from memplan.backends.devices import Rig
-from memplan.estimator import answer, check_compute
+from memplan.estimator import answer
 from memplan.explaining.names import UNNAMED, base_name, layers, own_layer, purposes, source_name
 from memplan.explaining.record import Life, Recorder
 from memplan.explaining.result import (
@@ -61,9 +61,7 @@ def explain(
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    question = Question.of(header, flags, rig, release, without_ops, paths)
-    check_compute(question)
-    return explained(question)
+    return explained(Question.of(header, flags, rig, release, without_ops, paths))
 
 
 def explained(question: Question) -> Explanation:

@@ -200,9 +200,7 @@ def test_programs_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "broken").write_text("#!/no/such/interpreter\n")
     (tmp_path / "broken").chmod(0o755)
     failing = script(tmp_path / "failing", otherwise="echo 'error: oh dear' >&2; exit 3")
-    other = script(
-        tmp_path / "false", otherwise="echo 'false (coreutils) 9.1'; echo 'Written by X.'; exit 1"
-    )
+    other = script(tmp_path / "false", otherwise="echo 'false (coreutils) 9.1'; echo 'Written by X.'; exit 1")
     for program, said in (
         (str(tmp_path / "absent"), "no such program"),
         (str(tmp_path / "broken"), "cannot be run"),

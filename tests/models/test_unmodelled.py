@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from memplan.cli import main
 from memplan.errors import MissingKey, ModelError
 from memplan.estimator import estimate
-from memplan.explaining.explain import explain
 from memplan.gguf.header import Header, Value
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
@@ -45,11 +45,10 @@ def test_caches_of_another_kind_are_not_guessed(key: str) -> None:
     assert found.approximate.startswith("architecture olmo9 is not modelled: weights alone")
 
 
-def test_nothing_is_planned_or_explained() -> None:
-    said = r"^compute buffers of architecture olmo9 are not modelled"
-    with pytest.raises(ModelError, match=said):
-        explain(renamed("olmo9"), FLAGS, RIG)
-    with pytest.raises(ModelError, match=said):
+def test_nothing_is_planned_or_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "deepseek-v4-flash", "--llama", "antirez", "--gpu", "H200", "-c", "4096"]) == 2
+    assert "compute buffers of antirez are not modelled" in capsys.readouterr().err
+    with pytest.raises(ModelError, match=r"^compute buffers of architecture olmo9 are not modelled"):
         plan(renamed("olmo9"), ["-c", "8192"], RIG)
 
 
