@@ -277,8 +277,10 @@ def same_setting(flag: str) -> frozenset[str]:
     known = _FIELDS.get(flag)
     if known is None:
         return frozenset({flag})
-    part = 1 if known[0] in _ADDED else 0
-    return frozenset(name for name, other in _FIELDS.items() if other[part] is known[part])
+    adds_up = known[0] in _ADDED
+    return frozenset(
+        name for name, other in _FIELDS.items() if other[0] == known[0] and (not adds_up or other[1] is known[1])
+    )
 
 
 def normalized(flag: str) -> str:
