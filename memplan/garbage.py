@@ -1,4 +1,4 @@
-"""Python's search for garbage, put off while graphs are made.
+"""What is no longer needed: Python's search for garbage, put off while graphs are made, and what was remembered.
 
 A graph is thousands of objects that come and go, none of them in a cycle: to look for cycles on the way finds nothing
 to free, and takes as long as an estimate.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 
 @contextmanager
@@ -36,3 +37,10 @@ def seldom() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, *older)
+
+
+def make_room(known: dict[Any, Any], most: int) -> None:
+    """Forget what was remembered first, where there is no room for one more; other threads may do so meanwhile."""
+    while len(known) >= most:
+        with suppress(RuntimeError, StopIteration):  # another thread changed it
+            known.pop(next(iter(known)), None)

@@ -6,6 +6,7 @@ from memplan.backends.buffers import CPU_REPACK
 from memplan.backends.cpu import CpuBackend
 from memplan.backends.devices import RPC, Rig
 from memplan.backends.make import make_backends
+from memplan.garbage import make_room
 from memplan.ggml.backend import Buffer, BufferType
 from memplan.llama.context import Planners
 from memplan.llama.flags import Flags
@@ -38,8 +39,7 @@ class Workshop:
         if known is None or known[0] is not tensors:
             placement = place(tensors.tensors, n_layer_all, flags, self.machine, mmap)
             known = tensors, placement, PlacedBuffers(placement, self)
-            if len(self._placements) >= KEPT_PLACEMENTS:
-                del self._placements[next(iter(self._placements))]
+            make_room(self._placements, KEPT_PLACEMENTS)
             self._placements[key] = known
         return known[1:]
 
@@ -97,7 +97,6 @@ def workshop(rig: Rig, release: Release, without_ops: tuple[str, ...]) -> Worksh
             for gpu, m in zip(rig.gpus, made, strict=True)
         )
         found = Workshop(Machine(gpus, Device(CpuBackend(), extra_bufts=(CPU_REPACK,))))
+    make_room(_workshops, KEPT_WORKSHOPS)
     _workshops[key] = found
-    if len(_workshops) > KEPT_WORKSHOPS:
-        del _workshops[next(iter(_workshops))]
     return found

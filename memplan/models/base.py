@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
+from memplan.garbage import make_room
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartBuilder
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor, new_tensor
 from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, NOTHING_GIVEN, Batch, Fused, GivenOut, Paths, Probe
@@ -263,8 +264,7 @@ class ModelGraphs(Generic[H]):
         key = (batch, fused, graphs.memory.shape, graphs.release, graphs.given_out)
         known = self._parts.get(key)
         if known is None:
-            if len(self._parts) >= KEPT_SIZES:
-                del self._parts[next(iter(self._parts))]
+            make_room(self._parts, KEPT_SIZES)
             known = self._parts[key] = self._build_parts(graphs.start(batch, fused), graphs.memory)
         return known
 

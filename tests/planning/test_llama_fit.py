@@ -111,7 +111,7 @@ def test_layers_that_fit_are_not_put_on_the_host_without_a_word() -> None:
     plan = make_plan(SMALL["RTX 2060, 131072 tokens"][0])
     assert isinstance(plan, Plan)
     assert plan.args[:2] == ("-ngl", "11")
-    assert any("no fewer bytes" in note and "-ngl 19" in note for note in plan.notes)
+    assert any(note.startswith("faster") and "--fit" in note and "-ngl 19" in note for note in plan.notes)
 
 
 def test_what_stops_fit_is_not_replayed() -> None:

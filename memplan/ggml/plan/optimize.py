@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from memplan.garbage import make_room
 from memplan.ggml.backend import Backend
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part
 from memplan.ggml.plan.schedule import Schedule
@@ -97,7 +98,7 @@ class Optimizer:
         key = part, buffers
         far = self._far.get(key)
         if far is None:
-            _make_room(self._far, KEPT_ANSWERS)
+            make_room(self._far, KEPT_ANSWERS)
             part.locate(buffers)
             asked = [b for b, asks in enumerate(self._asks) if asks]
             far = self._far[key] = frozenset([b for b in asked if self.sched.backends[b].looks_far(part.nodes)])
@@ -109,14 +110,14 @@ class Optimizer:
         """What each run comes to, and its place in the graph's order."""
         runs = self._runs.get((schedule, far))
         if runs is None:
-            _make_room(self._runs, KEPT_SCHEDULES)
+            make_room(self._runs, KEPT_SCHEDULES)
             runs = self._runs[schedule, far] = list(self._find_runs(schedule, far))
         structure = schedule.structure
         for at, place, after, run in runs:
             key = graph.parts[at], graph.buffers[at], run
             answer = self._answers.get(key)
             if answer is None:
-                _make_room(self._answers, KEPT_ANSWERS)
+                make_room(self._answers, KEPT_ANSWERS)
                 answer = self._answers[key] = self._ask(*key)
             number = partial(structure.id, at)
             changed, stretched = answer
@@ -181,7 +182,7 @@ class Optimizer:
         key = schedule, *[frozenset([part.alike(of) for of in traits]) for part in graph.parts]
         known = self._wholes.get(key)
         if known is None:
-            _make_room(self._wholes, KEPT_SCHEDULES)
+            make_room(self._wholes, KEPT_SCHEDULES)
             known = self._wholes[key] = list(self._ask_whole(graph, schedule, far))
         return known
 
@@ -252,8 +253,3 @@ def _copy(t: Tensor) -> Tensor:
 
 def _layout(t: Tensor) -> tuple[GGMLType, Shape, Shape]:
     return t.type, t.ne, t.nb
-
-
-def _make_room(known: dict[Any, Any], most: int) -> None:
-    if len(known) >= most:
-        del known[next(iter(known))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memplan.garbage import make_room
 from memplan.ggml.plan.optimize import Optimizer
 from memplan.ggml.plan.pack import StepFinder, Steps, replay
 from memplan.ggml.plan.parts import GraphParts, Part
@@ -41,7 +42,6 @@ class QuickPlanner:
         key = schedule, self.sched.n_copies, like, optimized
         steps = _steps.get(key)
         if steps is None:
-            if len(_steps) >= KEPT:
-                del _steps[next(iter(_steps))]
+            make_room(_steps, KEPT)
             steps = _steps[key] = StepFinder(schedule, self.sched.n_copies, optimized, like).find()
         return replay(steps, graph.parts, graph.inputs, self.sched.bufts)

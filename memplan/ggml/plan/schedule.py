@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from memplan.garbage import make_room
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part
 from memplan.ggml.plan.structure import Structure, structure_of
 from memplan.ggml.sched import Sched, SchedAbortError
@@ -148,8 +149,7 @@ class Scheduler:
                 return schedule
         schedule = passes.run()
         if passes.asked_all and not self.sched.room:
-            if len(self._known) >= KEPT_SCHEDULES:
-                del self._known[next(iter(self._known))]
+            make_room(self._known, KEPT_SCHEDULES)
             self._known.setdefault(key, []).append((passes.asked, schedule))
         return schedule
 
@@ -317,8 +317,8 @@ class _Passes:
         done = tuple([Split(backend, start, tuple(inputs)) for backend, start, inputs in splits or [(self.cpu, 0, [])]])
         schedule = Schedule(structure, bytes([home & NOWHERE for home in homes]), done, tuple(copies), kept)
         key = (structure, schedule.homes, done, kept)
-        if key not in _schedules and len(_schedules) >= KEPT_SCHEDULES:
-            del _schedules[next(iter(_schedules))]
+        if key not in _schedules:
+            make_room(_schedules, KEPT_SCHEDULES)
         return _schedules.setdefault(key, schedule)
 
     def _is_weight(self, i: int) -> bool:

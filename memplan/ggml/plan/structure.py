@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memplan.garbage import make_room
 from memplan.ggml.backend import Buffer
 from memplan.ggml.plan.parts import FIRST_INPUT, NO_BASE, GraphParts, Part
 from memplan.ggml.tensor import FLAG_OUTPUT
@@ -181,8 +182,7 @@ def structure_of(graph: GraphParts) -> Structure:
     key = (len(graph.inputs), shared, *[part.number for part in graph.parts])
     found = _structures.get(key)
     if found is None:
-        if len(_structures) >= KEPT:
-            del _structures[next(iter(_structures))]
+        make_room(_structures, KEPT)
         found = _structures[key] = Structure(graph.parts, len(graph.inputs), shared)
     return found
 
