@@ -11,7 +11,7 @@ from typing import Final
 from memplan.cli.known_options import OUTPUT, SWITCHES, VALUES, command_options
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_table import SECRET
-from memplan.llama.flags import arity, normalized, unknown_flag
+from memplan.llama.flag_words import arity, normalized, unknown_flag
 
 REPEATED: Final = ("--gpu", "--without-op", "--over", "--search", "--path")
 """Options of which each one given counts; of all others there is one."""

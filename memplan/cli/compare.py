@@ -10,8 +10,10 @@ from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.estimate import PATHS, read_question
 from memplan.errors import FlagError, shown
+from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_values import whole
-from memplan.llama.flags import arity, normalized, parse_flags, same_setting
+from memplan.llama.flag_words import arity, normalized
+from memplan.llama.flags import parse_flags
 
 USAGE = """\
 Usage: memplan compare MODEL [MODEL] [llama-server's flags] [options]

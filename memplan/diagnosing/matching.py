@@ -14,7 +14,9 @@ from memplan.diagnosing.log import Load, Stage
 from memplan.errors import MemplanError
 from memplan.estimator import model_of, workshop_of
 from memplan.gguf.header import Header
-from memplan.llama.flags import arity, normalized, parse_flags, same_setting
+from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_words import arity, normalized
+from memplan.llama.flags import parse_flags
 from memplan.llama.placement import Placement, place
 from memplan.models.builtin import builtin_header
 from memplan.models.catalogue import MODELS

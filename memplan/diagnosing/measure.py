@@ -17,7 +17,8 @@ from typing import Final
 from memplan.diagnosing.lines import clean
 from memplan.diagnosing.reader import LogReader
 from memplan.errors import ProgramError, shown
-from memplan.llama.flags import arity, normalized, same_setting
+from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_words import arity, normalized
 from memplan.machine.llama_server import (
     command_of,
     end_program,

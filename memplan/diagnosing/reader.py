@@ -14,7 +14,7 @@ from typing import Final
 from memplan.diagnosing.lines import blocks, clean, marked
 from memplan.diagnosing.log import Failure, Load, LogGpu, Stage
 from memplan.errors import LogError
-from memplan.llama.flags import without_secrets
+from memplan.llama.flag_words import without_secrets
 
 MAX_LOADS: Final = 200
 """Loads that are kept of one log, the last ones."""

@@ -6,16 +6,18 @@ Follows ``common/arg.cpp`` (``common_params_parse_ex``), ``common/common.h`` (de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.llama import flag_table as table
 from memplan.llama import flag_values as values
+from memplan.llama.flag_fields import ADDED, FIELDS, WRITTEN
 from memplan.llama.flag_values import ALL_LAYERS, FlashAttention, KvOverride, Override, SplitMode
+from memplan.llama.flag_words import read_flags, without
 from memplan.llama.speculation import Speculation
 
 
@@ -131,18 +133,18 @@ class Flags:
         argv = self.argv
         for _ in range(3):  # a flag may settle more than its own field: slots of -np are not unified
             read = _parse(argv, self.app)
-            changed = [name for name in _WRITTEN if getattr(read, name) != getattr(self, name)]
+            changed = [name for name in WRITTEN if getattr(read, name) != getattr(self, name)]
             if not changed:
                 return argv
             if "kv_unified" in changed and not self.kv_unified and "n_parallel" not in changed:
                 changed.append("n_parallel")  # llama-server's own slots are unified
             for name in changed:
                 value = getattr(self, name)
-                if name in _ADDED and value[: (count := len(getattr(read, name)))] == getattr(read, name):
+                if name in ADDED and value[: (count := len(getattr(read, name)))] == getattr(read, name):
                     value = value[count:]
                 else:
-                    argv = without(argv, [flag for flag, known in _FIELDS.items() if known[0] == name])
-                argv += _WRITTEN[name](value)
+                    argv = without(argv, [flag for flag, known in FIELDS.items() if known[0] == name])
+                argv += WRITTEN[name](value)
         raise FlagError(f"{' '.join(argv)}: no flags say {', '.join(f'{n}={getattr(self, n)!r}' for n in changed)}")
 
     def with_(self, **changes: Any) -> Flags:
@@ -195,119 +197,13 @@ def _parse(argv: tuple[str, ...], app: str) -> Flags:
         texts[flag] = text
         if speculation.read(flag, text):
             continue
-        if flag in _FIELDS:
-            name, read = _FIELDS[flag]
+        if flag in FIELDS:
+            name, read = FIELDS[flag]
             value = read(flag, text)
-            if name in _ADDED:
+            if name in ADDED:
                 value = getattr(flags, name) + value
             flags = replace(flags, **{name: value})
     return _resolve(_remember(flags, texts, speculation), texts)
-
-
-def read_flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The flags in order, each with its value ("" when it has none, the last of two).
-
-    As in llama.cpp, whatever follows a flag with a value is that value, dashes and all. Raises FlagError.
-    """
-    i = 0
-    while i < len(argv):
-        flag = normalized(argv[i])
-        if flag in table.REMOVED:
-            raise FlagError(f"{flag} was removed from llama-server: use {table.REMOVED[flag]}")
-        if flag in table.ANSWERS:
-            raise FlagError(f"{flag}: llama-server only prints something and ends, there is nothing to estimate")
-        if flag in table.OTHER_MODEL:
-            raise FlagError(f"{flag} stands for a model of its own: give that model and its flags instead")
-        count = table.ARITY.get(flag)
-        if count is None:
-            raise unknown_flag(argv[i])
-        if i + count >= len(argv):
-            raise FlagError(f"{flag} needs {'a value' if count == 1 else f'{count} values'} after it")
-        text = argv[i + count] if count else ""
-        if flag in table.NUMBER:
-            values.whole(flag, text)
-        yield flag, text
-        i += 1 + count
-
-
-def split_words(argv: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The flags among words in order, each with its values, as they were spelled."""
-    i = 0
-    while i < len(argv):
-        end = i + 1 + (arity(argv[i]) or 0)
-        yield tuple(argv[i:end])
-        i = end
-
-
-def without(argv: Sequence[str], flags: Collection[str]) -> tuple[str, ...]:
-    """The words without these flags and their values; ``flags`` as ``normalized`` spells them."""
-    return tuple(word for words in split_words(argv) if normalized(words[0]) not in flags for word in words)
-
-
-def arity(flag: str) -> int | None:
-    """How many values llama-server takes after ``flag``; None when it does not know the flag."""
-    flag = normalized(flag)
-    if flag in table.REMOVED:
-        return 1
-    return 0 if flag in table.ANSWERS or flag in table.OTHER_MODEL else table.ARITY.get(flag)
-
-
-def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command line's words without the flags whose values are secret, and those flags, for what is shown of it."""
-    kept: list[str] = []
-    left_out: list[str] = []
-    i = 0
-    while i < len(words):
-        flag, equals, _ = words[i].partition("=")
-        end = i + 1 + (0 if equals else arity(flag) or 0)
-        if normalized(flag) in table.SECRET:
-            left_out.append(flag)
-        else:
-            kept += words[i:end]
-        i = end
-    return kept, left_out
-
-
-def same_setting(flag: str) -> frozenset[str]:
-    """All flags that set what ``flag`` sets, itself among them: a later one replaces an earlier one's value.
-
-    Of flags whose values add up (``-ot``, ``-ncmoe``), other spellings of the same one.
-    """
-    flag = normalized(flag)
-    known = _FIELDS.get(flag)
-    if known is None:
-        return frozenset({flag})
-    adds_up = known[0] in _ADDED
-    return frozenset(
-        name for name, other in _FIELDS.items() if other[0] == known[0] and (not adds_up or other[1] is known[1])
-    )
-
-
-def normalized(flag: str) -> str:
-    """``flag`` with dashes for underscores, if it is a long one (``common_params_parse_ex``)."""
-    return flag.replace("_", "-") if flag.startswith("--") else flag
-
-
-def unknown_flag(flag: str, others: Sequence[str] = ()) -> FlagError:
-    """The error for a flag that is neither llama-server's nor one of ``others``, with the nearest spellings."""
-    import difflib
-
-    name, equals, value = flag.partition("=")
-    if equals and arity(name) == 0:
-        return FlagError(f"{shown(flag)}: {name} takes no value, give it alone")
-    if equals and arity(name):
-        if normalized(name) in table.SECRET:
-            return FlagError(f"{name}=...: llama-server wants a space, not an equals sign: {name} ...")
-        return FlagError(f"{shown(flag)}: llama-server wants a space, not an equals sign: {name} {_cut(value)}")
-    known = dict.fromkeys([*others, *table.ARITY])
-    begun = sorted((flag for flag in known if flag.startswith(f"{normalized(name)}-")), key=len)[:3]
-    near = begun or difflib.get_close_matches(normalized(name), known, n=3, cutoff=0.7)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; neither memplan nor llama-server has it"
-    return FlagError(f"unknown flag {shown(name)}{hint}")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def check_devices(flags: Flags, rig: Rig | int) -> None:
@@ -386,154 +282,3 @@ def _hf_model(texts: Mapping[str, str]) -> str:
     if not file:
         return f"hf:{repository}" if repository else ""
     return f"hf:{repository.partition(':')[0]}/{file}"
-
-
-def _named(flag: str, text: str) -> str:
-    if not text:
-        raise FlagError(f"{flag} needs the name of a model after it")
-    return text
-
-
-def _named_repository(flag: str, text: str) -> str:
-    return f"hf:{_named(flag, text)}"
-
-
-def _servers(flag: str, text: str) -> tuple[str, ...]:
-    """Each occurrence of ``--rpc`` adds its servers (``add_rpc_devices``)."""
-    return tuple(name for name in text.split(",") if name)
-
-
-def _constant(value: bool | str) -> Callable[[str, str], Any]:
-    return lambda flag, text: value
-
-
-_ADDED: Final = ("overrides", "kv_overrides", "rpc", "draft_overrides")
-
-_FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
-    spelling: (field, read)
-    for spellings, field, read in (
-        ("-m --model -mu --model-url", "model", _named),
-        ("-c --ctx-size", "n_ctx", values.not_negative),
-        ("-b --batch-size", "n_batch", values.positive),
-        ("-ub --ubatch-size", "n_ubatch", values.not_negative),
-        ("-np --parallel", "n_parallel", values.n_parallel),
-        ("-kvu --kv-unified", "kv_unified", _constant(True)),
-        ("-no-kvu --no-kv-unified", "kv_unified", _constant(False)),
-        ("-fa --flash-attn", "flash_attn", values.flash_attn),
-        ("-ctk --cache-type-k", "type_k", values.cache_type),
-        ("-ctv --cache-type-v", "type_v", values.cache_type),
-        ("-ngl --gpu-layers --n-gpu-layers", "n_gpu_layers", values.n_gpu_layers),
-        ("-sm --split-mode", "split_mode", values.split_mode),
-        ("-mg --main-gpu", "main_gpu", values.whole),
-        ("-ts --tensor-split", "tensor_split", values.tensor_split),
-        ("-ot --override-tensor", "overrides", values.override_tensor),
-        ("-cmoe --cpu-moe", "overrides", values.cpu_moe),
-        ("-ncmoe --n-cpu-moe", "overrides", values.n_cpu_moe),
-        ("-ncffn --n-cpu-ffn", "overrides", values.n_cpu_ffn),
-        ("-dev --device", "devices", values.devices),
-        ("--rpc", "rpc", _servers),
-        ("-kvo --kv-offload", "offload_kqv", _constant(True)),
-        ("-nkvo --no-kv-offload", "offload_kqv", _constant(False)),
-        ("--op-offload", "op_offload", _constant(True)),
-        ("--no-op-offload", "op_offload", _constant(False)),
-        ("--swa-full", "swa_full", _constant(True)),
-        ("--no-host", "no_host", _constant(True)),
-        ("--repack", "repack", _constant(True)),
-        ("-nr --no-repack", "repack", _constant(False)),
-        ("-cram --cache-ram", "cache_ram", values.whole),
-        ("-ctxcp --ctx-checkpoints --swa-checkpoints", "ctx_checkpoints", values.whole),
-        ("-lm --load-mode", "load_mode", values.load_mode),
-        ("-lzm --lazy-mode", "lazy_mode", values.lazy_mode),
-        ("--mlock", "load_mode", _constant("mlock")),
-        ("--mmap", "load_mode", _constant("mmap")),
-        ("--no-mmap -ndio --no-direct-io", "load_mode", _constant("none")),
-        ("-dio --direct-io", "load_mode", _constant("dio")),
-        ("--embedding --embeddings --rerank --reranking", "embeddings", _constant(True)),
-        ("--override-kv", "kv_overrides", values.override_kv),
-        ("-mm --mmproj -mmu --mmproj-url", "projector", _named),
-        ("--mmproj-offload", "projector_offload", _constant(True)),
-        ("--no-mmproj-offload", "projector_offload", _constant(False)),
-        ("-mmdev --mmproj-device", "projector_device", _named),
-        ("-md --model-draft --spec-draft-model", "draft_model", _named),
-        ("-hfd -hfrd --hf-repo-draft --spec-draft-hf", "draft_model", _named_repository),
-        ("-ctkd --spec-draft-type-k --cache-type-k-draft", "draft_type_k", values.cache_type),
-        ("-ctvd --spec-draft-type-v --cache-type-v-draft", "draft_type_v", values.cache_type),
-        ("-ngld --spec-draft-ngl --gpu-layers-draft --n-gpu-layers-draft", "draft_gpu_layers", values.n_gpu_layers),
-        ("-devd --spec-draft-device --device-draft", "draft_devices", values.devices),
-        ("-otd --spec-draft-override-tensor --override-tensor-draft", "draft_overrides", values.override_tensor),
-        ("-cmoed --spec-draft-cpu-moe --cpu-moe-draft", "draft_overrides", values.cpu_moe),
-        ("-ncmoed --spec-draft-n-cpu-moe --spec-draft-ncmoe --n-cpu-moe-draft", "draft_overrides", values.n_cpu_moe),
-        ("--spec-draft-backend-sampling", "draft_sampling", _constant(True)),
-        ("--no-spec-draft-backend-sampling", "draft_sampling", _constant(False)),
-        ("-fit --fit", "fit", values.on_or_off),
-        ("-fitt --fit-target", "fit_target", values.fit_target),
-    )
-    for spelling in spellings.split()
-}
-
-
-def _one(flag: str) -> Callable[[object], tuple[str, ...]]:
-    return lambda value: (flag, str(value))
-
-
-def _switch(on: str, off: str = "") -> Callable[[object], tuple[str, ...]]:
-    return lambda value: (on,) if value else (off,) if off else ()
-
-
-def _list(flag: str, item: Callable[[Any], str] = str, empty: tuple[str, ...] = ()) -> Callable[[Any], tuple[str, ...]]:
-    return lambda many: (flag, ",".join(map(item, many))) if many else empty
-
-
-def _override(override: Override) -> str:
-    return "=".join(override)
-
-
-def _kv_override(override: KvOverride) -> str:
-    key, value = override
-    kind = "bool" if isinstance(value, bool) else type(value).__name__
-    text = f"{key}={kind}:{str(value).lower() if kind == 'bool' else value}"
-    return '"{}"'.format(text.replace('"', '""'))
-
-
-_WRITTEN: Final[Mapping[str, Callable[[Any], tuple[str, ...]]]] = {
-    "model": lambda name: ("-m", name) if name else (),
-    "n_ctx": _one("-c"),
-    "n_batch": _one("-b"),
-    "n_ubatch": _one("-ub"),
-    "n_parallel": _one("-np"),
-    "kv_unified": _switch("-kvu"),
-    "flash_attn": _one("-fa"),
-    "type_k": _one("-ctk"),
-    "type_v": _one("-ctv"),
-    "n_gpu_layers": _one("-ngl"),
-    "split_mode": _one("-sm"),
-    "main_gpu": _one("-mg"),
-    "tensor_split": _list("-ts", lambda share: f"{share:.9g}"),
-    "overrides": _list("-ot", _override),
-    "devices": lambda names: () if names is None else ("-dev", ",".join(names) or "none"),
-    "offload_kqv": _switch("-kvo", "-nkvo"),
-    "op_offload": _switch("--op-offload", "--no-op-offload"),
-    "swa_full": _switch("--swa-full"),
-    "no_host": _switch("--no-host"),
-    "repack": _switch("--repack", "-nr"),
-    "cache_ram": _one("--cache-ram"),
-    "ctx_checkpoints": _one("--ctx-checkpoints"),
-    "load_mode": _one("-lm"),
-    "lazy_mode": _one("-lzm"),
-    "embeddings": _switch("--embeddings"),
-    "kv_overrides": _list("--override-kv", _kv_override),
-    "projector": lambda name: ("--mmproj", name) if name else (),
-    "projector_offload": _switch("--mmproj-offload", "--no-mmproj-offload"),
-    "projector_device": lambda name: () if name is None else ("-mmdev", name),
-    "draft_model": lambda name: ("-md", name) if name else (),
-    "draft_type_k": _one("-ctkd"),
-    "draft_type_v": _one("-ctvd"),
-    "draft_gpu_layers": _one("-ngld"),
-    "draft_devices": lambda names: () if names is None else ("-devd", ",".join(names) or "none"),
-    "draft_overrides": _list("-otd", _override),
-    "draft_sampling": _switch("--spec-draft-backend-sampling", "--no-spec-draft-backend-sampling"),
-    "rpc": _list("--rpc"),
-    "fit": lambda on: ("--fit", "on" if on else "off"),
-    "fit_target": _list("--fit-target"),
-}
-"""How each field is written; what has none here follows from other flags."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from memplan.llama.flags import same_setting
+from memplan.llama.flag_fields import same_setting
 from memplan.output.table import CONTEXT, DRIVER
 from memplan.output.words import card_name, host_notes, printable
 from memplan.result import Estimate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_table import SECRET
-from memplan.llama.flags import arity, read_flags
+from memplan.llama.flag_words import arity, read_flags
 from memplan.notes import context_note
 
 if TYPE_CHECKING:

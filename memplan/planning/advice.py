@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from memplan.llama.flags import Flags, same_setting
+from memplan.llama.flag_fields import same_setting
+from memplan.llama.flags import Flags
 from memplan.llama.memory.kv import CELL_PADDING
 from memplan.planning.plan import Plan, make_plan
 from memplan.planning.probing import (

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from memplan.llama.flags import Flags, read_flags, without
+from memplan.llama.flag_words import read_flags, without
+from memplan.llama.flags import Flags
 from memplan.llama.memory.kv import CELL_PADDING
 from memplan.llama.placement import MAX_BACKENDS
 from memplan.planning.probing import (

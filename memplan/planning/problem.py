@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError
-from memplan.llama.flags import Flags, same_setting
+from memplan.llama.flag_fields import same_setting
+from memplan.llama.flags import Flags
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths
 from memplan.question import Question

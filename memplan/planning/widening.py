@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from memplan.errors import FlagError, shown
-from memplan.llama.flags import Flags, same_setting
+from memplan.llama.flag_fields import same_setting
+from memplan.llama.flags import Flags
 from memplan.llama.memory.kv import CELL_PADDING
 from memplan.planning.layout import Layout
 from memplan.planning.probing import (

@@ -14,7 +14,8 @@ from typing import Final
 
 from memplan.errors import FlagError, shown
 from memplan.llama import flag_table as table
-from memplan.llama.flags import arity, same_setting, unknown_flag
+from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_words import arity, unknown_flag
 from memplan.models.paths import path_names
 
 Value = int | str

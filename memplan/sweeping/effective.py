@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from memplan.llama.flags import same_setting
+from memplan.llama.flag_fields import same_setting
 from memplan.models.paths import path_ways
 from memplan.models.registry import find_architecture
 from memplan.releases import find_release

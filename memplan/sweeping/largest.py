@@ -16,8 +16,9 @@ from memplan.errors import FlagError, shown
 from memplan.estimator import model_of
 from memplan.gguf.header import Header
 from memplan.halving import last_before
+from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_table import NUMBER
-from memplan.llama.flags import parse_flags, same_setting
+from memplan.llama.flags import parse_flags
 from memplan.llama.memory.kv import CELL_PADDING
 from memplan.question import Question
 from memplan.result import Estimate

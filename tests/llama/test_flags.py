@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from memplan.errors import FlagError
 from memplan.llama import flag_table as table
 from memplan.llama.flag_values import ALL_LAYERS, EXPERTS_PATTERN
-from memplan.llama.flags import Flags, arity, check_devices, parse_flags
+from memplan.llama.flag_words import arity
+from memplan.llama.flags import Flags, check_devices, parse_flags
 
 
 def parsed(line: str, app: str = "server") -> Flags:
