@@ -82,6 +82,18 @@ class ModelGraph(GraphContext[H]):
         return logits
 
 
+class KVGraph(ModelGraph[H]):
+    """A graph whose layers all attend over one cache of keys and values, and hand on nothing but embeddings."""
+
+    def head(self) -> Tensor:
+        """Embeddings."""
+        cur = self.build_inp_embd()
+        self.inp_pos = self.build_inp_pos()
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.inp_out_ids = self.build_inp_out_ids()
+        return cur
+
+
 def _many(crossing: Any) -> tuple[Tensor, ...]:
     return crossing if isinstance(crossing, tuple) else (crossing,)
 

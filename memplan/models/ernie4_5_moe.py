@@ -13,7 +13,7 @@ from memplan.ggml import ops
 from memplan.llama.graph.base import NORM
 from memplan.llama.hparams import HParams, common
 from memplan.llama.weights import Wanted, qkv, tied_output
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.llama import check_heads
 
 if TYPE_CHECKING:
@@ -34,20 +34,12 @@ class Ernie45MoeHParams(HParams):
     n_ff_shexp: int
 
 
-class Ernie45MoeGraph(ModelGraph[Ernie45MoeHParams]):
+class Ernie45MoeGraph(KVGraph[Ernie45MoeHParams]):
     """``llama_model_ernie4_5_moe::graph``."""
 
     unscaled = ("ffn_",)
 
     rope_type = NORM
-
-    def head(self) -> Tensor:
-        """Embeddings."""
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then a dense layer or experts."""

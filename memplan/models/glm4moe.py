@@ -16,7 +16,7 @@ from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
 from memplan.llama.refusals import died
 from memplan.llama.weights import Wanted, qkv, tied_output
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.deepseek2 import mtp, skipped
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Glm4MoeHParams(HParams):
         return ()
 
 
-class Glm4MoeGraph(ModelGraph[Glm4MoeHParams]):
+class Glm4MoeGraph(KVGraph[Glm4MoeHParams]):
     """``llama_model_glm4_moe::graph``."""
 
     unscaled = ("ffn_",)
@@ -64,11 +64,7 @@ class Glm4MoeGraph(ModelGraph[Glm4MoeHParams]):
         """Embeddings."""
         if self.hp.use_mrope:
             self.rope_type = ops.ROPE_MROPE
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
+        return super().head()
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then a dense layer or experts."""

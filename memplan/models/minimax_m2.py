@@ -14,7 +14,7 @@ from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
 from memplan.llama.refusals import died
 from memplan.llama.weights import Wanted, qkv
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -36,21 +36,13 @@ class MiniMaxM2HParams(HParams):
     gating: str
 
 
-class MiniMaxM2Graph(ModelGraph[MiniMaxM2HParams]):
+class MiniMaxM2Graph(KVGraph[MiniMaxM2HParams]):
     """``llama_model_minimax_m2::graph``."""
 
     @property
     def unscaled(self) -> tuple[str, ...]:
         """Scales of the feed-forward part, and before one piece made queries, keys and values, of these."""
         return ("ffn_",) if self.release.build >= QKV_SINCE else ("ffn_", "attn_q", "attn_k", "attn_v")
-
-    def head(self) -> Tensor:
-        """Embeddings."""
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then experts."""

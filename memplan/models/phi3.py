@@ -12,7 +12,7 @@ from memplan.ggml import ops
 from memplan.llama.hparams import HParams, common
 from memplan.llama.refusals import died
 from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -23,18 +23,10 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
-class Phi3Graph(ModelGraph[HParams]):
+class Phi3Graph(KVGraph[HParams]):
     """``llama_model_phi3::graph``."""
 
     unscaled = ("ffn_",)
-
-    def head(self) -> Tensor:
-        """Embeddings."""
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then the feed-forward part."""

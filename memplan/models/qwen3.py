@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memplan.ggml import ops
 from memplan.llama.hparams import HParams, common
 from memplan.llama.weights import Wanted, qkv, tied_output
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.llama import check_heads
 
 if TYPE_CHECKING:
@@ -23,16 +23,8 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
-class Qwen3Graph(ModelGraph[HParams]):
+class Qwen3Graph(KVGraph[HParams]):
     """``llama_model_qwen3::graph``."""
-
-    def head(self) -> Tensor:
-        """Embeddings."""
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then the feed-forward part."""

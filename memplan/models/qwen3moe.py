@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memplan.ggml import ops
 from memplan.llama.hparams import HParams, common
 from memplan.llama.weights import Wanted, qkv, tied_output
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -29,16 +29,8 @@ class Qwen3MoeHParams(HParams):
     expert_weights_scale: float
 
 
-class Qwen3MoeGraph(ModelGraph[Qwen3MoeHParams]):
+class Qwen3MoeGraph(KVGraph[Qwen3MoeHParams]):
     """``llama_model_qwen3moe::graph``."""
-
-    def head(self) -> Tensor:
-        """Embeddings."""
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then experts."""
