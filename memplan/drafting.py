@@ -137,7 +137,7 @@ def make_draft(
     placement: Placement | Refusal = served.placement
     elsewhere = ""
     if drafter.own:
-        refusal = checks.check_load(hp, release) or model.tensors.refusal
+        refusal = checks.check_load(hp, release, model.arch.since) or model.tensors.refusal
         if refusal is not None:
             return refusal
         placement, own = workshop.place(model.tensors, hp.n_layer_all, sharing(flags, workshop, states(served.memory)))

@@ -89,10 +89,10 @@ def test_a_drafter_that_is_not_given_is_said() -> None:
 DSPARK = "-c 65536 -np 1 -ts 1,1 -md flash-dspark"
 
 
-def asked(line: str, release: str = "v0.5.0") -> Question:
+def asked(line: str, release: str = "v0.5.0", drafter: str = "flash-dspark") -> Question:
     case = next(case for case in CASES if case["id"] == "m0086")
     flags = parse_flags(line.split())
-    return Question.of(header("flash-mxfp4"), flags, rig(case), release, draft=header("flash-dspark"))
+    return Question.of(header("flash-mxfp4"), flags, rig(case), release, draft=header(drafter))
 
 
 def test_a_drafter_says_how_it_drafts() -> None:
@@ -119,6 +119,12 @@ def test_where_a_drafter_lies(more: str, weights: dict[str, int]) -> None:
     assert found.draft is not None
     sizes = {name: round(use.model / (1 << 20)) for name, use in found.draft.buffers.items() if use.model}
     assert sizes == weights
+
+
+def test_a_drafter_of_an_architecture_that_the_release_does_not_know_is_refused() -> None:
+    refused = answer(asked("--spec-type draft-simple -md m3", "b10068", "minimax-m3")).estimate.draft_refused
+    assert refused is not None
+    assert refused.kind == "architecture-not-of-this-release"
 
 
 def test_a_drafter_needs_the_device_of_the_output_that_it_takes() -> None:

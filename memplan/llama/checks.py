@@ -108,7 +108,7 @@ def check_context(hp: HParams, flags: Flags, release: Release, one_cache_type: b
     return None
 
 
-def check_load(hp: HParams, release: Release, since: int = 0) -> Refusal | None:
+def check_load(hp: HParams, release: Release, since: int) -> Refusal | None:
     """Why llama.cpp does not load these hyper-parameters (``load_arch``, ``load_hparams``); None if it does.
 
     ``since``: the first build that knows the architecture.
