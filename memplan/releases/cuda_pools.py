@@ -5,10 +5,13 @@ Kept apart from ``Release``: none of it touches what llama.cpp allocates before 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from memplan.releases.switches import turned
 
 if TYPE_CHECKING:
     from memplan.releases.switches import Release
@@ -95,36 +98,21 @@ _OLDEST = PoolRules(
     chunked_scan=False,
     cublas_workspace=False,
 )
-_B10068 = replace(_OLDEST, converts_both_sides=True, tiles_by_type=True, top_k_in_chunks=True, attention_pairs=True)
-_B10361 = replace(_B10068, nvfp4_scales=True, vector_on_the_right=True, chunked_scan=True)
-_V0_4_0 = replace(
-    _B10361,
-    old_cards_multiply_experts=True,
-    sparse_attention=SparseAttention.BY_QUERY,
-    cublas_workspace=True,
-)
-_V0_5_0 = replace(
-    _V0_4_0,
-    slow_bf16_as_f32=True,
-    sorted_keys_apart=True,
-    sparse_attention=SparseAttention.BY_TILE,
-    wide_batches_256=True,
-    wide_batches_512=True,
-)
-_B11434 = replace(_V0_5_0, pads_experts_by_tokens=True)
 
-SINCE: tuple[tuple[int, PoolRules], ...] = (
-    (0, _OLDEST),
-    (10068, _B10068),
-    (10361, _B10361),
-    (10852, _V0_4_0),
-    (11200, _V0_5_0),
-    (11434, _B11434),
+SINCE: tuple[tuple[int, Mapping[str, Any]], ...] = (
+    (10068, {"converts_both_sides": True, "tiles_by_type": True, "top_k_in_chunks": True, "attention_pairs": True}),
+    (10361, {"nvfp4_scales": True, "vector_on_the_right": True, "chunked_scan": True}),
+    (10852, {"old_cards_multiply_experts": True, "cublas_workspace": True}),
+    (10852, {"sparse_attention": SparseAttention.BY_QUERY}),
+    (11200, {"slow_bf16_as_f32": True, "sorted_keys_apart": True, "sparse_attention": SparseAttention.BY_TILE}),
+    (11200, {"wide_batches_256": True, "wide_batches_512": True}),
+    (11434, {"pads_experts_by_tokens": True}),
 )
-"""Each with the first modelled build that was read to have it; builds between are taken as the one before."""
+"""What each build turned, oldest first, by the first modelled build that was read to have it; builds between are taken
+as the one before."""
 
 
 @lru_cache(maxsize=32)
 def pool_rules(release: Release) -> PoolRules:
-    """The switches of a release: the newest not after its build."""
-    return [rules for build, rules in SINCE if build <= release.build][-1]
+    """The switches of a release."""
+    return replace(_OLDEST, **turned(SINCE, release.build))

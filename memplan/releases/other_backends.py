@@ -11,6 +11,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from memplan.releases.switches import turned
+
 if TYPE_CHECKING:
     from memplan.releases.switches import Release
 
@@ -163,8 +165,4 @@ def switches_of(release: Release, backend: str) -> tuple[object, ...]:
 @lru_cache(maxsize=32)
 def other_backends(release: Release) -> OtherBackends:
     """The switches of a release's other backends."""
-    turned: dict[str, Any] = {}
-    for build, switches in SINCE:
-        if build <= release.build:
-            turned |= switches
-    return replace(_OLDEST, **turned)
+    return replace(_OLDEST, **turned(SINCE, release.build))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Indexer(Enum):
@@ -230,3 +232,8 @@ class Release:
 
     cuda_splits_rows: bool
     """``-sm row`` has buffers that spread a weight over devices (ggml_backend_cuda_split_buffer_type)."""
+
+
+def turned(since: tuple[tuple[int, Mapping[str, Any]], ...], build: int) -> dict[str, Any]:
+    """The switches that differ in a build from the oldest, by what each build turned, oldest first."""
+    return {name: value for first, switches in since if first <= build for name, value in switches.items()}
