@@ -45,8 +45,6 @@ Examples:
 Exit status: 0 answered, 2 bad input (one line says what).
 """
 
-_MIB: Final = 1 << 20
-
 
 def run(argv: Sequence[str]) -> int:
     """Print what was found; the exit status. Raises MemplanError."""
@@ -155,14 +153,16 @@ def _notes(machine: Detected) -> list[str]:
 
 
 def _lines(machine: Detected) -> list[str]:
+    from memplan.output.words import mib
+
     found = devices_object(machine)
     rows = [
-        (gpu["name"], _mib(gpu["total"]), _mib(gpu["free"]), printable(gpu["description"]), gpu["compute_capability"])
+        (gpu["name"], mib(gpu["total"]), mib(gpu["free"]), printable(gpu["description"]), gpu["compute_capability"])
         for gpu in found["gpus"]
     ]
     host = found["host"]
     if host["total"] is not None:
-        rows.append(("host", _mib(host["total"]), "" if host["free"] is None else _mib(host["free"]), "", None))
+        rows.append(("host", mib(host["total"]), mib(host["free"]), "", None))
     lines = [f"{'MiB':8}{'total':>10}{'free':>10}"] if rows else []
     for name, total, free, description, capability in rows:
         about = f"  {description}" + (f", compute capability {capability}" if capability else "")
@@ -174,7 +174,3 @@ def _lines(machine: Detected) -> list[str]:
 
 def _capability(gpu: Gpu) -> str | None:
     return None if gpu.compute_capability is None else "{}.{}".format(*gpu.compute_capability)
-
-
-def _mib(size: int) -> str:
-    return f"{(size + _MIB // 2) // _MIB:,}"

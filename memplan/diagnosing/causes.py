@@ -13,6 +13,7 @@ from memplan.llama.flag_table import ARITY
 from memplan.llama.flags import Flags
 from memplan.models.deepseek4.switches import switches
 from memplan.models.registry import ARCHITECTURES, find_architecture
+from memplan.notes import mib
 from memplan.releases import BUILDS, LATEST, Indexer, Release, SplitInputs
 from memplan.result import DeviceUse, Estimate
 
@@ -275,9 +276,9 @@ def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, plac
             " else took memory meanwhile",
             "close what else uses the GPU; see nvidia-smi",
         )
-    about = f"{device} is {_size(short, up=True)} short for its weights alone, {_mib(asked)} on {_mib(use.free)} free"
+    about = f"{device} is {_size(short, up=True)} short for its weights alone, {mib(asked)} on {mib(use.free)} free"
     if short <= 0:
-        about = f"{device} has {_mib(use.free)} free for weights of {_mib(asked)}"
+        about = f"{device} has {mib(use.free)} free for weights of {mib(asked)}"
     if asked != use.model and not placed:  # the prediction is of another placement
         return Cause("too-little-memory", about, _to_host(experts))
     spare = {name: other.left_at_start if sure else other.free - other.model for name, other in uses.items()}
@@ -409,13 +410,9 @@ def _compute(estimate: Estimate, device: str) -> int:
     return 0 if use is None else use.compute
 
 
-def _mib(size: int) -> str:
-    return f"{(size + _MIB // 2) // _MIB:,} MiB"
-
-
 def _size(size: int | None, *, up: bool = False) -> str:
     if size is None:
         return "memory"
     if size >= 10 * _GIB:
         return f"{size / _GIB:,.1f} GiB"
-    return f"{-(-size // _MIB) if up else (size + _MIB // 2) // _MIB:,} MiB"
+    return mib(size, up=up)

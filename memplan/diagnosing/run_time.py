@@ -7,9 +7,8 @@ from typing import Final
 from memplan.diagnosing.log import Failure, Load
 from memplan.explaining.names import ranges
 from memplan.explaining.run_time import explain_run_time
+from memplan.notes import mib
 from memplan.question import Question
-
-_MIB: Final = 1 << 20
 
 _OPS: Final = ("ggml_cuda_op_", "ggml_cuda_mul_", "ggml_cuda_flash_", "argsort_f32_i32_cuda", "top_k_f32_i32_cuda")
 """What the functions that compute an op are called."""
@@ -41,11 +40,7 @@ def _by_rule(load: Load, failure: Failure, question: Question) -> str:
     first = use.ops[0]
     layers = f" (layers {ranges(first.layers)})" if first.layers else ""
     return (
-        f"; {first.base}{layers} takes {_size(first.bytes)} on {device} for {first.tokens:,} tokens at once with"
-        f" {first.filled:,} in the slot, {_size(use.bytes)} in all, where {_size(max(0, left[device]))} were"
+        f"; {first.base}{layers} takes {mib(first.bytes)} on {device} for {first.tokens:,} tokens at once with"
+        f" {first.filled:,} in the slot, {mib(use.bytes)} in all, where {mib(max(0, left[device]))} were"
         " left by what was loaded"
     )
-
-
-def _size(size: int) -> str:
-    return f"{(size + _MIB // 2) // _MIB:,} MiB"

@@ -12,6 +12,7 @@ from memplan.diagnosing.diagnosis import Diagnosis, Row
 from memplan.diagnosing.log import Stage
 from memplan.diagnosing.mends import Mend
 from memplan.errors import printable
+from memplan.notes import mib
 
 _MIB = 1 << 20
 _BEFORE = ("incomplete-file", "no-such-file", "argument-not-of-this-release")
@@ -153,9 +154,9 @@ def _pasted(start: str, argv: Sequence[str], width: int) -> Iterator[str]:
 def _mend_line(mend: Mend) -> str:
     """A mend, and what it comes to."""
     what = f"llama.cpp {mend.llama}, with the same flags" if mend.llama else shlex.join(mend.args)
-    about = [f"{_mib(mend.left)} MiB left on the fullest GPU"]
+    about = [f"{mib(mend.left)} left on the fullest GPU"]
     if mend.less:
-        about = [f"{_mib(mend.less)} MiB less on {mend.where}"]
+        about = [f"{mib(mend.less)} less on {mend.where}"]
     about += ["before other -ot"] if mend.first else []
     about += [f"in place of {' and '.join(mend.drop)}"] if mend.drop else []
     return f"  {what}  ({', '.join(about)})"
@@ -180,10 +181,6 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
         part = "weights" if row.part == "model" else row.part
         mark = "" if row.agrees else "  differs"
         yield f"{row.buffer:{names}}  {part:7}  {row.logged / _MIB:>13,.2f}  {row.predicted / _MIB:>13,.2f}{mark}"
-
-
-def _mib(size: int) -> str:
-    return f"{(size + _MIB // 2) // _MIB:,}"
 
 
 def _wrapped(text: str, width: int, mark: str = "") -> list[str]:
