@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import about_machine, access_of, model_of, rig_of
 from memplan.errors import FlagError, shown
@@ -66,7 +65,6 @@ def estimate_of(question: Question) -> Estimate:
 
 def advice(question: Question, result: Estimate) -> str:
     """What would make settings fit that do not: text for the end of the table."""
-    from memplan.cli.terminal import width
     from memplan.cli.waiting import waiting
     from memplan.output.plan import advice_text
     from memplan.output.words import host_unchecked
@@ -80,10 +78,10 @@ def advice(question: Question, result: Estimate) -> str:
     with waiting("what would fit"):
         found, plan = advise(Problem(question, default_margins(question), bandwidths), result)
     if plan is None:
-        return advice_text(found, None, width())
+        return advice_text(found, None, terminal.width())
     drop = plan.drop if isinstance(plan, Change) else ()
     host = plan.estimate.host.used if host_unchecked(plan.estimate) else 0
-    return advice_text(found, plan.args, width(), drop, host)
+    return advice_text(found, plan.args, terminal.width(), drop, host)
 
 
 def read_question(arguments: Arguments) -> Question:
@@ -143,15 +141,4 @@ def paths_of(arguments: Arguments) -> Paths:
 def _table(result: Estimate) -> str:
     from memplan.output.table import render_table
 
-    terminal = sys.stdout.isatty()
-    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    width = shutil.get_terminal_size((100, 24)).columns
-    return render_table(result, width=width, colour=colour, unicode=_can_print("█▓▒░─…"))
-
-
-def _can_print(text: str) -> bool:
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except (UnicodeError, LookupError):
-        return False
-    return True
+    return render_table(result, width=terminal.width(), colour=terminal.colour(), unicode=terminal.unicode())

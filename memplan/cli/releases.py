@@ -32,10 +32,11 @@ def releases(
         architectures = [{"name": name, "since": find_architecture(name).since or None} for name in ARCHITECTURES]
         sys.stdout.write(json_module.dumps({"releases": listed, "architectures": architectures}, indent=2) + "\n")
         return 0
-    import shutil
     from textwrap import fill
 
-    width = min(shutil.get_terminal_size((100, 24)).columns, 100)
+    from memplan.cli import terminal
+
+    width = min(terminal.width(), 100)
     for release in known:
         mark = "*" if release is LATEST else " "
         made = "a fork of build" if release in FORKS else "build"
