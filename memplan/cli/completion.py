@@ -55,15 +55,11 @@ def _models() -> list[str]:
     return list(MODELS)
 
 
-def _recipes() -> list[str]:
-    from memplan.models.builtin import recipe_names
-
-    return list(recipe_names())
-
-
 def _named() -> list[str]:
     """The models with each of their recipes."""
-    return [f"{model}:{recipe}" for model in _models() for recipe in _recipes()]
+    from memplan.models.builtin import builtin_names
+
+    return list(builtin_names())
 
 
 def _values() -> Mapping[str, str]:
@@ -110,7 +106,7 @@ _memplan() {{
         *) at=$((at - 1));;
     esac
     case ${{COMP_WORDS[at]}} in
-        :) offer '{" ".join(_recipes())}'; return;;
+        :) cur=${{COMP_WORDS[at-1]}}:$cur; offer '{" ".join(_named())}'; COMPREPLY=("${{COMPREPLY[@]#*:}}"); return;;
         =) at=$((at - 1));;
     esac
     case ${{COMP_WORDS[at]}} in

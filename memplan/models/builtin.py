@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from itertools import chain
 from math import prod
 
 from memplan.errors import UnknownModel, shown
@@ -28,11 +27,6 @@ from memplan.releases import LATEST
 def builtin_names() -> tuple[str, ...]:
     """Every full name, ``MODEL:RECIPE``."""
     return tuple(f"{model.name}:{recipe}" for model in MODELS.values() for recipe in model.recipes)
-
-
-def recipe_names() -> tuple[str, ...]:
-    """The name of every recipe."""
-    return tuple(dict.fromkeys(chain.from_iterable(model.recipes for model in MODELS.values())))
 
 
 def is_builtin(name: str) -> bool:

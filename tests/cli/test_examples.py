@@ -17,7 +17,7 @@ import pytest
 from memplan.cli import main
 from memplan.cli.commands import DIRECT, TYPER
 from memplan.cli.known_options import command_options
-from memplan.models.builtin import recipe_names
+from memplan.models.catalogue import MODELS
 from memplan.models.raw import header_file
 from memplan.outfile import write_atomically
 from memplan.releases import RELEASES
@@ -124,7 +124,9 @@ def test_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(releases) == {release.name for release in RELEASES if release.name.startswith("v")}
     assert completed(["memplan", "estimate", "m", "--llama", "=", "v"]) == releases
     # as bash parts words
-    assert completed(["memplan", "estimate", "deepseek-v4-flash", ":"]) == list(recipe_names())
+    assert completed(["memplan", "estimate", "deepseek-v4-flash", ":"]) == list(MODELS["deepseek-v4-flash"].recipes)
+    assert completed(["memplan", "estimate", "deepseek-v4-flash-dspark", ":"]) == ["mxfp4"]
+    assert completed(["memplan", "estimate", "m", ":"]) == []
     assert completed(["memplan", "estimate", "deepseek-v4-flash", ":", "mx"]) == ["mxfp4"]
     assert completed(["memplan", "estimate", "deepseek-v4-flash:mx"]) == ["deepseek-v4-flash:mxfp4"]
 
