@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
-from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
-from memplan.planning.problem import Problem, default_margins
+from memplan.planning.plan import NoPlan, Plan, make_plan
+from memplan.planning.problem import MIB, Problem, default_margins
 from memplan.planning.speed import find_bandwidths
 from memplan.question import Question
 from memplan.releases import Release

@@ -30,7 +30,7 @@ class Estimates:
         self.refused: Refusal | None = None
         self.estimates = 0
         self._known: dict[tuple[str, ...], Estimate] = {}
-        self._ledger: LayerCosts | None = None
+        self._costs: LayerCosts | None = None
 
     def estimate(self, args: Sequence[str]) -> Estimate:
         """The exact estimate of the user's flags and ``args``."""
@@ -49,7 +49,7 @@ class Estimates:
 
     def least_computes(self, like: Estimate) -> list[int]:
         """Bytes of each GPU's compute buffer in ``like``; of the first, the least that copies of experts have taken."""
-        devices = [] if self._ledger is None else self._ledger.devices
+        devices = [] if self._costs is None else self._costs.devices
         computes = [like.devices[d].working for d in devices]
         seen = [
             found.devices[devices[0]].working
@@ -87,12 +87,12 @@ class Estimates:
 
     def costs(self) -> LayerCosts | None:
         """What may be placed; None when llama.cpp would not load the model (see ``refused``), or no GPU is in use."""
-        if self._ledger is None:
+        if self._costs is None:
             opened = layer_costs_of(self.problem.question)
             if isinstance(opened, Refusal):
                 self.refused = opened
-            self._ledger = opened if isinstance(opened, LayerCosts) else None
-        return self._ledger
+            self._costs = opened if isinstance(opened, LayerCosts) else None
+        return self._costs
 
     def default_layout(self, costs: LayerCosts) -> Layout:
         """llama.cpp's own split, everything on the GPUs as far as the user's flags let it."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from memplan.backends.devices import CUDA, METAL, Gpu
 from memplan.llama.servers import rpc_words
 from memplan.planning.nearest import PLACEMENT
-from memplan.planning.plan import DEFAULT_MARGIN, MIB, NoPlan, Plan, make_plan
-from memplan.planning.problem import Problem
+from memplan.planning.plan import DEFAULT_MARGIN, NoPlan, Plan, make_plan
+from memplan.planning.problem import MIB, Problem
 from memplan.planning.search import Search
 
 PROJECTOR_WORK_MIB = 512

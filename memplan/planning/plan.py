@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from memplan.backends.devices import RPC
 from memplan.errors import FlagError, shown
@@ -19,13 +20,11 @@ from memplan.planning.layout import Layout
 from memplan.planning.nearest import changes_in_full, few_enough, nearest_changes
 from memplan.planning.partition import LayerPartitioner
 from memplan.planning.probing import Change
-from memplan.planning.problem import Candidate, Problem, leaves_margins
+from memplan.planning.problem import MIB, Candidate, Problem, leaves_margins
 from memplan.planning.search import Search
 from memplan.planning.speed import SPLIT_MS
 from memplan.planning.widening import SEARCHED, widen
 from memplan.result import Estimate
-
-MIB = 1 << 20
 
 DEFAULT_MARGIN = 1024
 """MiB to leave on every GPU, as llama.cpp's ``--fit-target``."""
@@ -129,7 +128,7 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         kept, found = found, no_less_than_fit(search, found)
         own = costs
         if found is not None:
-            costs, found = in_parts(search, costs, found, lambda of, candidate: token_ms(search, of, candidate))
+            costs, found = in_parts(search, costs, found, partial(token_ms, search))
         if kept is not None and found is not None and kept.weights < found.weights:
             ms = token_ms(search, own, kept)
             if ms < token_ms(search, costs, found):
@@ -138,13 +137,11 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if more_than_free:
         return NoPlan(fixed, more_than_free, (), None, estimates + search.estimates, search.approximate)
     nearest: tuple[Change, ...] = ()
-    if in_full is None and found is not None and not found.layout.first:
-        pass  # parts of layers are on the host, and their attention on GPUs
-    elif in_full is None and found is not None:
-        nearest, count = changes_in_full(search, found.layout.no_op_offload)
-        estimates += count
-    elif in_full is None:
+    if in_full is None and found is None:
         nearest, count = nearest_changes(search, chosen, partial=costs is not None and costs.first is None)
+        estimates += count
+    elif in_full is None and found is not None and found.layout.first:
+        nearest, count = changes_in_full(search, found.layout.no_op_offload)
         estimates += count
     nearest = tuple(c if c.drop else replace(c, args=(*chosen, *c.args)) for c in nearest)
     if found is None or costs is None:
@@ -281,8 +278,6 @@ def _notes(
             f"{_count(len(layout.host), 'feed-forward tensor')} of {_count(len(touched), 'layer')}"
             f" {'is' if len(layout.host) == 1 else 'are'} on the host besides: each such layer costs two splits a token"
         )
-    elif dense:
-        pass
     elif on_host.experts:
         yield (
             f"{mib(total - on_host.expert_bytes)} of {mib(total)} of experts{free} are on GPUs; {on_host.experts} of"

@@ -15,7 +15,8 @@ from memplan.output.plan import no_plan_text, plan_args, plan_ini, plan_object, 
 from memplan.planning.fit import Extra, fit_preset
 from memplan.planning.layout import Layout
 from memplan.planning.partition import LayerPartitioner
-from memplan.planning.plan import MIB, NoPlan, Plan, make_plan
+from memplan.planning.plan import NoPlan, Plan, make_plan
+from memplan.planning.problem import MIB
 from memplan.planning.speed import NETWORK_MS, SPLIT_MS, find_bandwidths
 from memplan.rig import parse_gpus
 from memplan.rig_file import parse_rig, write_rig
