@@ -30,6 +30,7 @@ from memplan.estimator import model_of
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags, check_devices, parse_flags
 from memplan.models.registry import ARCHITECTURES
+from memplan.notes import mib
 from memplan.question import Question
 from memplan.releases import FORKS, LATEST, RELEASES, Release, find_release
 from memplan.result import Estimate
@@ -387,8 +388,8 @@ class _Work:
         short = predicted.short if predicted is not None and predicted.refused is None and not self.assumed else ()
         if short:
             use = min(short, key=lambda device: device.left)
-            size = -(use.left // (1 << 20))
-            return Cause("only-measured", f"{text}; by what was free, {use.name} would be {size:,} MiB short")
+            size = mib(-use.left, up=True)
+            return Cause("only-measured", f"{text}; by what was free, {use.name} would be {size} short")
         return Cause("only-measured", f"{text}; nothing wrong so far")
 
     def _mends(self, predicted: Estimate | None, cause: Cause) -> tuple[Mend, ...]:

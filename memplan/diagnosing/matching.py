@@ -111,7 +111,7 @@ def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: R
         return seen
     blocks = layer_bytes(header)
     for candidate in _candidates(header, load, seen, wanted, rig, release):
-        split = _split(load, blocks, candidate) if load.model and not load.layers else []
+        split = split_of(load, blocks, candidate) if load.model and not load.layers else []
         if split is None:
             continue
         argv = (*seen.argv, *candidate)
@@ -137,12 +137,11 @@ def _within(placement: Placement | None, limits: Mapping[str, int]) -> bool:
     return placement is not None and all(placement.model.get(name, 0) <= free for name, free in limits.items())
 
 
-def split_of(load: Load, header: Header, candidate: Sequence[str]) -> list[str] | None:
-    """The ``-ts`` that deals layers over several GPUs so that each has the log's weights; None when there is none."""
-    return _split(load, layer_bytes(header), candidate)
+def split_of(load: Load, blocks: Sequence[tuple[int, int]], candidate: Sequence[str]) -> list[str] | None:
+    """The ``-ts`` that deals layers over several GPUs so that each has the log's weights; None when there is none.
 
-
-def _split(load: Load, blocks: Sequence[tuple[int, int]], candidate: Sequence[str]) -> list[str] | None:
+    ``blocks``: the ``layer_bytes`` of the model.
+    """
     used = any(gpu.used for gpu in load.gpus.values())
     names = [name for name, gpu in load.gpus.items() if _CUDA.fullmatch(name) and (gpu.used or not used)]
     names.sort(key=lambda name: int(name[4:]))

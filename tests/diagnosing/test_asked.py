@@ -132,9 +132,9 @@ def test_a_split_is_found_by_the_weights() -> None:
     output = header.tensors["output.weight"].nbytes + header.tensors["output_norm.weight"].nbytes
     for i in range(4):
         load.model[f"CUDA{i}"] = (sum(sizes[ends[i] : ends[i + 1]]) + output * (i == 3)) / MIB
-    assert split_of(load, header, ["-cmoe"]) == ["-ts", "20,10,5,9"]
+    assert split_of(load, layer_bytes(header), ["-cmoe"]) == ["-ts", "20,10,5,9"]
     load.model["CUDA1"] += 7
-    assert split_of(load, header, ["-cmoe"]) is None
+    assert split_of(load, layer_bytes(header), ["-cmoe"]) is None
 
 
 @pytest.mark.parametrize(
