@@ -73,14 +73,14 @@ def run(argv: Sequence[str]) -> int:
     plan = make_plan(problem, _names(arguments))
     name = question.header.name
     model, remark = _model_file(question.header) if style in ("sh", "ini") else (None, "")
-    remark = "; ".join(filter(None, (remark, left_out(arguments))))
+    remark = "; ".join(filter(None, (remark, *left_out(arguments))))
     if style == "json":
         text = output.plan_json(plan)
     elif isinstance(plan, NoPlan):
         text = output.no_plan_text(plan, terminal.width())
     elif style == "args":
         text = output.plan_args(plan)
-        said = (*output.cautions(plan), *output.unchecked(plan), *filter(None, [left_out(arguments)]))
+        said = (*output.cautions(plan), *output.unchecked(plan), *left_out(arguments))
         sys.stderr.writelines(terminal.fitted(f"memplan: {line}\n", sys.stderr) for line in said)
     elif style == "sh":
         text = output.plan_script(plan, model, remark)
@@ -95,10 +95,10 @@ def run(argv: Sequence[str]) -> int:
     return DOES_NOT_FIT if isinstance(plan, NoPlan) else 0
 
 
-def left_out(arguments: Arguments) -> str:
-    """What of the flags given is not written, since it is secret; empty when there is none."""
+def left_out(arguments: Arguments) -> tuple[str, ...]:
+    """What of the flags given is not written, since it is secret, in a sentence; empty when there is none."""
     flags = " and ".join(arguments.left_out)
-    return f"{flags} left out, whose value is secret: give it beside these flags, or in a file" if flags else ""
+    return (f"{flags} left out, whose value is secret: give it beside these flags, or in a file",) if flags else ()
 
 
 def _model_file(header: Header) -> tuple[str | None, str]:

@@ -117,7 +117,7 @@ def _fit(arguments: Arguments) -> int:
     fits = isinstance(preset.plan, Plan)
     if fits or style == "json":
         if style == "args":
-            said = (*fit_remarks(preset), *filter(None, [left_out(arguments)]))
+            said = (*fit_remarks(preset), *left_out(arguments))
             sys.stderr.writelines(terminal.fitted(f"memplan: {line}\n", sys.stderr) for line in said)
         text = {"args": fit_text, "ini": fit_ini, "json": fit_json}[style](preset)
         sys.stdout.write(terminal.fitted(text, indent=";   ") if style == "ini" else text)
