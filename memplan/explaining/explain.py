@@ -208,7 +208,7 @@ def _splits(sched: Sched) -> Iterator[SplitUse]:
                     type=src.type.name,
                     shape=src.ne,
                     source=src.buffer.buft.name if src.buffer is not None else sched.backends[src.backend].name,
-                    bytes=_padded(sched.bufts[split.backend], copies[0]),
+                    bytes=sched.bufts[split.backend].padded_size(copies[0]),
                     copies=len(copies),
                     weight=weight,
                 )
@@ -222,7 +222,7 @@ def _weights(tensors: Iterable[ModelTensor], placement: Placement) -> Iterator[R
         buft = placement.tensors[t.role]
         key = (buft, t.type, t.ne)
         if key not in sizes:
-            sizes[key] = _padded(buft, new_tensor(t.type, *t.ne))
+            sizes[key] = buft.padded_size(new_tensor(t.type, *t.ne))
         yield Resident("weight", t.name, t.type.name, t.ne, own_layer(t.name), buft.name, sizes[key])
 
 
@@ -231,8 +231,3 @@ def _caches(memory: Memory) -> Iterator[Resident]:
         tag = t.role.partition("@")[2]
         name = f"{t.name} ({tag})" if tag else t.name
         yield Resident(t.kind, name, t.type.name, t.ne, t.layer, t.buft.name, t.nbytes)
-
-
-def _padded(buft: BufferType, t: Tensor) -> int:
-    mask = buft.alignment - 1
-    return (buft.alloc_size(t) + mask) & ~mask

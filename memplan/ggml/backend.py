@@ -36,6 +36,11 @@ class BufferType(ABC):
     def alloc_size(self, t: Tensor) -> int:
         """Bytes to set aside for ``t``, before alignment (``get_alloc_size``)."""
 
+    def padded_size(self, t: Tensor) -> int:
+        """Bytes that ``t`` takes in a buffer: those to set aside, aligned (``GGML_PAD``)."""
+        mask = self.alignment - 1
+        return (self.alloc_size(t) + mask) & ~mask
+
     @property
     def sizing(self) -> Hashable:
         """What ``alloc_size`` depends on beside the tensor: types with equal ``sizing`` set aside the same bytes."""

@@ -146,6 +146,4 @@ class Gallocr:
             self.observer.freed(t)
 
     def _size(self, t: Tensor, home: int) -> int:
-        buft = self.bufts[home]
-        mask = buft.alignment - 1
-        return (buft.alloc_size(t) + mask) & ~mask
+        return self.bufts[home].padded_size(t)

@@ -186,9 +186,4 @@ def _caches(question: Question, placement: Placement) -> list[int]:
 
 
 def _size(t: ModelTensor, buft: BufferType) -> int:
-    return _padded(buft, buft.alloc_size(new_tensor(t.type, *t.ne)))
-
-
-def _padded(buft: BufferType, size: int) -> int:
-    mask = buft.alignment - 1
-    return (size + mask) & ~mask
+    return buft.padded_size(new_tensor(t.type, *t.ne))

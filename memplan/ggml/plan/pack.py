@@ -315,26 +315,21 @@ def _sizes(
     for at, r, home, kind in slots:
         buft = bufts[home]
         if at < 0 or kind == COPY:
-            found.append(_padded(buft, _copy(parts[at].tensor(r) if at >= 0 else inputs[r])))
+            found.append(buft.padded_size(_copy(parts[at].tensor(r) if at >= 0 else inputs[r])))
             continue
         t = parts[at].tensor(r)
         if kind == FED and t.op == "FLASH_ATTN_EXT":
             src = [t.src[0], *map(_copy, t.src[1:3]), *t.src[3:]]
-            found.append(_padded(buft, Tensor(t.op, t.type, t.ne, t.nb, src, params=t.params)))
+            found.append(buft.padded_size(Tensor(t.op, t.type, t.ne, t.nb, src, params=t.params)))
             continue
         of_part = known.get((at, home))
         if of_part is None:
             of_part = known[at, home] = parts[at].sizes(buft)
         size = of_part.get(r)
         if size is None:
-            size = of_part[r] = _padded(buft, t)
+            size = of_part[r] = buft.padded_size(t)
         found.append(size)
     return found
-
-
-def _padded(buft: BufferType, t: Tensor) -> int:
-    mask = buft.alignment - 1
-    return (buft.alloc_size(t) + mask) & ~mask
 
 
 def _copy(t: Tensor) -> Tensor:

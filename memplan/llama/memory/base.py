@@ -34,8 +34,7 @@ class CacheTensor:
     @property
     def nbytes(self) -> int:
         """Bytes with padding, in its buffer type."""
-        mask = self.buft.alignment - 1
-        return (self.buft.alloc_size(new_tensor(self.type, *self.ne)) + mask) & ~mask
+        return self.buft.padded_size(new_tensor(self.type, *self.ne))
 
 
 class Cache(Protocol):
