@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
+CHOOSING_SINCE = 10248
+"""The first build seen whose indexer has keys in the layers alone that choose (create_memory: filter_lid)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SparseHParams(LatentHParams):
     """``indexer_full``: which layers choose keys; the others take those of the last one that did."""
@@ -159,6 +163,8 @@ class DeepSeek32(Architecture[SparseHParams]):
 
     name = "deepseek32"
     graph: type[ModelGraph[Any]] = SparseGraph
+    drops_mtp_since = 10240
+    """The first build seen that keeps no caches for MTP blocks (src/llama-model.cpp: create_memory)."""
     paths = ("indexer",)
 
     def load_hparams(self, k: Keys, release: Release) -> SparseHParams:
@@ -190,8 +196,12 @@ class DeepSeek32(Architecture[SparseHParams]):
 
     def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:
         """Latent keys, and the indexer's keys where it chooses (``llama_kv_cache_dsa``)."""
-        size, layers = hp.indexer_head_size, range(hp.n_layer if release.skips_mtp_blocks else hp.n_layer_all)
-        lid = build.kv([il for il in layers if hp.indexer_full[il]], name="lid", values=False, head=size)
+        size, layers = (
+            hp.indexer_head_size,
+            range(hp.n_layer if release.build >= self.drops_mtp_since else hp.n_layer_all),
+        )
+        choosing = [il for il in layers if hp.indexer_full[il] or release.build < CHOOSING_SINCE]
+        lid = build.kv(choosing, name="lid", values=False, head=size)
         rot = 64
         while size % (2 * rot) == 0:
             rot *= 2

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from memplan.models.base import Architecture, Cuts, ModelGraph
     from memplan.releases import Release
 
-SPARSE_SINCE = 10361
-"""The build from which on the indexer is used; 10068 loaded it only."""
+SPARSE_SINCE = 10121
+"""The first build seen in which the indexer is used; 10108 loaded it only."""
 
 _MILLION = 1048576
 """A context as long as this tells GLM-5.2, where the file does not say which layers choose keys."""
@@ -56,6 +56,7 @@ class GlmDsa(DeepSeek32):
 
     name = "glm-dsa"
     graph: type[ModelGraph[Any]] = GlmDsaGraph
+    drops_mtp_since = 10178
 
     def graph_of(self, release: Release) -> type[ModelGraph[Any]]:
         """Before the indexer is used, DeepSeek-V2's."""

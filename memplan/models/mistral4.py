@@ -13,8 +13,8 @@ from memplan.models.deepseek2 import DeepSeek2, DeepSeek2Graph
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
 
-F32_SINCE = 11200
-"""The build in which experts' results were read to ask for f32; 10852 did not."""
+F32_SINCE = 11149
+"""The first build seen in which experts' results ask for f32 (src/llama-graph.cpp: build_moe_ffn); 11063 did not."""
 
 
 class Mistral4Graph(DeepSeek2Graph):

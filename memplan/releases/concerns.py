@@ -10,6 +10,9 @@ _DEVICES = {"CUDA": "CUDA", "Vulkan": "Vulkan", "Metal": "MTL", "ROCm": "ROCm", 
 
 _ARCHITECTURES = {
     "other models than DeepSeek-V4": "(?!deepseek4).*",
+    "GLM-5": "glm-dsa",
+    "DeepSeek-V3.2": "deepseek32",
+    "Mistral 4": "mistral4",
     "hyper-connection|[Cc]ompress(or|ed)|attn_output_a|[Rr]otary|DeepSeek-V4(?!-)|[Uu]nified slots": "deepseek4",
     "lid_kq|indexer": "deepseek4|deepseek32|glm-dsa",
     "Qwen3-Next": "qwen3next",

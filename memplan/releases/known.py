@@ -175,11 +175,18 @@ _B10159 = _read(
     10159,
     10142,
     "The last node of each layer stays on the layer's device, and attention no longer follows its sinks. So there are"
-    " fewer splits. What the feed-forward's hyper-connection hands on is computed before the experts.",
+    " fewer splits. What the feed-forward's hyper-connection hands on is computed before the experts. GLM-5's"
+    " indexer is"
+    " used, with a cache of its own.",
     sinks_place_attention=False,
     gpt_oss_hidden_states_of_all=True,
 )
-_B10178 = _read(_B10159, 10178, 10159, "Vulkan's flash attention takes an iq4_nl cache.")
+_B10178 = _read(
+    _B10159,
+    10178,
+    10159,
+    "Vulkan's flash attention takes an iq4_nl cache. GLM-5's MTP blocks have no caches where nothing drafts.",
+)
 _B10199 = _read(
     _B10178,
     10199,
@@ -214,14 +221,17 @@ _B10240 = _read(
     _B10235,
     10240,
     10235,
-    "Metal has the fused indexer. Qwen3-Next works on all tokens up to its last norm, which drafts read.",
+    "Metal has the fused indexer. Qwen3-Next works on all tokens up to its last norm, which drafts read."
+    " DeepSeek-V3.2's"
+    " MTP blocks have no caches where nothing drafts.",
     qwen3next_hidden_states_of_all=True,
 )
 _B10248 = _read(
     _B10240,
     10248,
     10240,
-    "A split can have more than 30 inputs, so settings that aborted now start.",
+    "A split can have more than 30 inputs, so settings that aborted now start. GLM-5.2's indexer has keys in the layers"
+    " alone that choose.",
     split_inputs=SplitInputs.DOUBLED,
 )
 _B10289 = _read(
@@ -368,7 +378,8 @@ _B11149 = _read(
     11149,
     11063,
     "CUDA keeps the tensors of the experts' top-k gating as well, so a few compute buffers grow. One-token attention"
-    " over many or large heads takes another kernel.",
+    " over many or large heads takes another kernel."
+    " In Mistral 4, experts are asked for in f32, which the CPU computes.",
     cuda_keeps_topk_inputs=True,
     cuda_fa_mma_decode=True,
 )

@@ -1,0 +1,27 @@
+"""GLM-5 in builds that were read: when its indexer is used, and which layers keep what for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from memplan.estimator import answer
+from memplan.llama.flags import parse_flags
+from memplan.models.builtin import builtin_header
+from memplan.question import Question
+from memplan.rig import parse_gpus
+
+
+@pytest.mark.parametrize(
+    ("llama", "layers"),
+    [
+        ("b10103", {"kv": 79}),  # the indexer is loaded only
+        ("b10159", {"mla": 79, "lid": 79}),
+        ("b10178", {"mla": 78, "lid": 78}),  # no caches for the MTP block
+        ("b10248", {"mla": 78, "lid": 21}),  # keys in the layers alone that choose
+    ],
+)
+def test_layers_with_caches(llama: str, layers: dict[str, int]) -> None:
+    flags = parse_flags(["-c", "4096", "-np", "1"])
+    made = answer(Question.of(builtin_header("glm-5.2"), flags, parse_gpus(["8*H200"]), llama)).made
+    assert made is not None
+    assert {name: len({t.layer for t in cache.tensors}) for name, cache in made.memory.caches.items()} == layers
