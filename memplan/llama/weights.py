@@ -274,6 +274,17 @@ def tied_output(have: Mapping[str, TensorInfo], n_embd: int, n_vocab: int) -> It
         yield Wanted("token_embd.weight", (n_embd, n_vocab), role="output.weight", duplicated=True)
 
 
+def nextn(hp: HParams, il: int) -> Iterator[Wanted]:
+    """What a block for multi-token prediction has beside a layer."""
+    e, v, p = hp.n_embd, hp.n_vocab, f"blk.{il}.nextn."
+    yield Wanted(p + "eh_proj.weight", (2 * e, e))
+    yield Wanted(p + "enorm.weight", (e,))
+    yield Wanted(p + "hnorm.weight", (e,))
+    yield Wanted(p + "embed_tokens.weight", (e, v), optional=True)
+    yield Wanted(p + "shared_head_head.weight", (e, v), optional=True)
+    yield Wanted(p + "shared_head_norm.weight", (e,), optional=True)
+
+
 def rope_factors(il: int, n_rot: int, rope_scaling: str, first: int = 0) -> Iterator[Wanted]:
     """The frequency factors of rotary positions, of which a file has one set and every block from ``first`` asks."""
     longrope = rope_scaling == "longrope"

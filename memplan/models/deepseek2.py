@@ -16,7 +16,7 @@ from memplan.llama.graph.base import NORM, H
 from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
-from memplan.llama.weights import Wanted, gate_up_exps, tied_output
+from memplan.llama.weights import Wanted, gate_up_exps, nextn, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
 from memplan.models.mtp import MTPHead
 
@@ -218,7 +218,7 @@ class DeepSeek2(Architecture[LatentHParams]):
         yield Wanted("output_norm.weight", (hp.n_embd,))
         yield from tied_output(have, hp.n_embd, hp.n_vocab)
         for il in range(hp.n_layer_all if release.skips_mtp_blocks else hp.n_layer):
-            block = (*latent_attention(hp, il), *experts(hp, have, il), *(mtp(hp, il) if il >= hp.n_layer else ()))
+            block = (*latent_attention(hp, il), *experts(hp, have, il), *(nextn(hp, il) if il >= hp.n_layer else ()))
             yield from skipped(block, hp, have, load_mtp) if il >= hp.n_layer else block
 
     def memory(self, hp: LatentHParams, build: CacheBuilder, release: Release) -> Memory:
@@ -280,17 +280,6 @@ def experts(hp: LatentHParams, have: Mapping[str, TensorInfo], il: int) -> Itera
     yield Wanted(p + "gate_shexp.weight", (e, shared))
     yield Wanted(p + "down_shexp.weight", (shared, e))
     yield Wanted(p + "up_shexp.weight", (e, shared))
-
-
-def mtp(hp: HParams, il: int) -> Iterator[Wanted]:
-    """What a block for multi-token prediction has beside a layer."""
-    e, v, p = hp.n_embd, hp.n_vocab, f"blk.{il}.nextn."
-    yield Wanted(p + "eh_proj.weight", (2 * e, e))
-    yield Wanted(p + "enorm.weight", (e,))
-    yield Wanted(p + "hnorm.weight", (e,))
-    yield Wanted(p + "embed_tokens.weight", (e, v), optional=True)
-    yield Wanted(p + "shared_head_head.weight", (e, v), optional=True)
-    yield Wanted(p + "shared_head_norm.weight", (e,), optional=True)
 
 
 def skipped(block: tuple[Wanted, ...], hp: HParams, have: Mapping[str, TensorInfo], load_mtp: bool) -> Iterator[Wanted]:

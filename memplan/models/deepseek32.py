@@ -16,7 +16,7 @@ from memplan.llama.context import LIGHTNING_INDEXER
 from memplan.llama.graph.base import NEOX, Crossing
 from memplan.llama.graph.indexer import SparseIndexer
 from memplan.llama.memory.base import Memory
-from memplan.llama.weights import Wanted, tied_output
+from memplan.llama.weights import Wanted, nextn, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
 from memplan.models.deepseek2 import (
     LatentGraph,
@@ -26,7 +26,6 @@ from memplan.models.deepseek2 import (
     latent_attention,
     latent_block_memory,
     latent_fields,
-    mtp,
     skipped,
 )
 from memplan.releases import Indexer
@@ -180,7 +179,7 @@ class DeepSeek32(Architecture[SparseHParams]):
         yield from tied_output(have, hp.n_embd, hp.n_vocab)
         for il in range(hp.n_layer_all):
             own = (*latent_attention(hp, il), *self.indexer(hp, il), *experts(hp, have, il))
-            block = (*own, *(mtp(hp, il) if il >= hp.n_layer else ()))
+            block = (*own, *(nextn(hp, il) if il >= hp.n_layer else ()))
             for w in skipped(block, hp, have, load_mtp) if il >= hp.n_layer else block:
                 # llama.cpp forgets to skip one
                 yield replace(w, skip=False) if w.name.endswith("exp_probs_b.bias") else w

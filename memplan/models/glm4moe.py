@@ -15,9 +15,9 @@ from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
 from memplan.llama.refusals import died
-from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.llama.weights import Wanted, nextn, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, KVGraph
-from memplan.models.deepseek2 import mtp, skipped
+from memplan.models.deepseek2 import skipped
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -133,7 +133,7 @@ class Glm4Moe(Architecture[Glm4MoeHParams]):
             if il < hp.n_layer:
                 yield from _block(hp, have, il)
             else:
-                block = (*_block(hp, have, il, skip=not load_mtp), *mtp(hp, il))
+                block = (*_block(hp, have, il, skip=not load_mtp), *nextn(hp, il))
                 for w in skipped(block, hp, have, load_mtp):
                     biased = release.loads_mtp_biases and w.name.endswith(".bias") and "attn_" in w.name
                     yield replace(w, skip=False) if biased else w

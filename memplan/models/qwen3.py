@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
+from memplan.llama.graph.base import H
 from memplan.llama.hparams import HParams, common
 from memplan.llama.weights import Wanted, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, KVGraph
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
-class Qwen3Graph(KVGraph[HParams]):
-    """``llama_model_qwen3::graph``."""
+class Qwen3Attention(KVGraph[H]):
+    """What Qwen3's layers have in common, with experts or without."""
 
-    def layer(self, il: int, *given: Tensor) -> Cuts:
-        """Attention, then the feed-forward part."""
-        (inp,) = given
+    def normed_attention(self, inp: Tensor, il: int) -> Tensor:
+        """Attention over heads that are normed and turned, added to what came in."""
         cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
         q, k, v = self.build_qkv(cur, il)
         q = self.cb(self.norm(q, self.w(il, "attn_q_norm"), il), "Qcur_normed", il)
@@ -38,7 +38,16 @@ class Qwen3Graph(KVGraph[HParams]):
         cur = self.build_attn(self.inp_attn, q, k, v, il)
         if self.is_last(il):
             cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
-        ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
+        return self.cb(ops.add(cur, inp), "ffn_inp", il)
+
+
+class Qwen3Graph(Qwen3Attention[HParams]):
+    """``llama_model_qwen3::graph``."""
+
+    def layer(self, il: int, *given: Tensor) -> Cuts:
+        """Attention, then the feed-forward part."""
+        (inp,) = given
+        ffn_inp = yield self.normed_attention(inp, il)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         cur = self.cb(self.build_ffn(cur, il), "ffn_out", il)
         return self.cb(ops.add(cur, ffn_inp), "l_out", il)

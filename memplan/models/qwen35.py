@@ -16,7 +16,7 @@ from memplan.llama.hparams import common
 from memplan.llama.memory.kv import kv_memory
 from memplan.llama.memory.recurrent import hybrid_memory, one_state
 from memplan.llama.ssm import SSMHParams, ssm_keys
-from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.llama.weights import Wanted, nextn, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
 from memplan.models.mtp import MTPHead
 
@@ -267,14 +267,8 @@ class DeltaNetArchitecture(Architecture[H]):
             yield from (replace(w, optional=w.optional or alone) for w in self.block(hp, have, il, skip=False))
         skip = release.qwen35_skips_mtp_blocks and not load_mtp
         for il in range(hp.n_layer, hp.n_layer_all):
-            p = f"blk.{il}.nextn."
             yield from self.block(hp, have, il, skip=skip)
-            yield Wanted(p + "eh_proj.weight", (2 * e, e), skip=skip)
-            yield Wanted(p + "enorm.weight", (e,), skip=skip)
-            yield Wanted(p + "hnorm.weight", (e,), skip=skip)
-            yield Wanted(p + "embed_tokens.weight", (e, hp.n_vocab), optional=True, skip=skip)
-            yield Wanted(p + "shared_head_head.weight", (e, hp.n_vocab), optional=True, skip=skip)
-            yield Wanted(p + "shared_head_norm.weight", (e,), optional=True, skip=skip)
+            yield from (replace(w, skip=skip) for w in nextn(hp, il))
 
     def block(self, hp: H, have: Mapping[str, TensorInfo], il: int, *, skip: bool) -> Iterator[Wanted]:
         """One block's weights."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from memplan.ggml import ops
 from memplan.llama.hparams import HParams, common
 from memplan.llama.weights import Wanted, qkv, tied_output
-from memplan.models.base import Architecture, Cuts, KVGraph
+from memplan.models.base import Architecture, Cuts
+from memplan.models.qwen3 import Qwen3Attention
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -29,22 +30,13 @@ class Qwen3MoeHParams(HParams):
     expert_weights_scale: float
 
 
-class Qwen3MoeGraph(KVGraph[Qwen3MoeHParams]):
+class Qwen3MoeGraph(Qwen3Attention[Qwen3MoeHParams]):
     """``llama_model_qwen3moe::graph``."""
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then experts."""
         (inp,) = given
-        cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
-        q, k, v = self.build_qkv(cur, il)
-        q = self.cb(self.norm(q, self.w(il, "attn_q_norm"), il), "Qcur_normed", il)
-        q = self.cb(self.rope(q, self.inp_pos, il), "Qcur", il)
-        k = self.cb(self.norm(k, self.w(il, "attn_k_norm"), il), "Kcur_normed", il)
-        k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
-        cur = self.build_attn(self.inp_attn, q, k, v, il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
-        ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
+        ffn_inp = yield self.normed_attention(inp, il)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         cur = self.build_moe_ffn(cur, il, w_scale=self.hp.expert_weights_scale)
         return self.cb(ops.add(cur, ffn_inp), "l_out", il)

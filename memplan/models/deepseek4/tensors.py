@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.llama.weights import Wanted
+from memplan.llama.weights import Wanted, nextn
 from memplan.models.deepseek4.hparams import CSA_RATIO
 from memplan.models.deepseek4.switches import switches
 
@@ -39,7 +39,7 @@ def block(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Wanted]:
     yield from _compressors(hp, il, release)
     yield from _ffn(hp, il, release)
     if il >= hp.n_layer:
-        yield from _mtp(hp, il)
+        yield from nextn(hp, il)
 
 
 def _attention(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Wanted]:
@@ -101,13 +101,3 @@ def _ffn(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Wanted]:
     yield Wanted(p + "ffn_gate_shexp.weight", (e, shared))
     yield Wanted(p + "ffn_down_shexp.weight", (shared, e))
     yield Wanted(p + "ffn_up_shexp.weight", (e, shared))
-
-
-def _mtp(hp: DeepSeek4HParams, il: int) -> Iterator[Wanted]:
-    e, v, p = hp.n_embd, hp.n_vocab, f"blk.{il}.nextn."
-    yield Wanted(p + "eh_proj.weight", (2 * e, e))
-    yield Wanted(p + "enorm.weight", (e,))
-    yield Wanted(p + "hnorm.weight", (e,))
-    yield Wanted(p + "embed_tokens.weight", (e, v), optional=True)
-    yield Wanted(p + "shared_head_head.weight", (e, v), optional=True)
-    yield Wanted(p + "shared_head_norm.weight", (e,), optional=True)
