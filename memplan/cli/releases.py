@@ -32,27 +32,22 @@ def releases(
         architectures = [{"name": name, "since": find_architecture(name).since or None} for name in ARCHITECTURES]
         sys.stdout.write(json_module.dumps({"releases": listed, "architectures": architectures}, indent=2) + "\n")
         return 0
-    from textwrap import fill
-
     from memplan.cli import terminal
+    from memplan.output.wrapping import wrap_words
 
     width = min(terminal.width(), 100)
+    lines = []
     for release in known:
         mark = "*" if release is LATEST else " "
         made = "a fork of build" if release in FORKS else "build"
         read = "" if release.asked else " (read)"
-        sys.stdout.write(f"{mark} {release.name:<8} {made} {release.build}{read}\n")
-        sys.stdout.write(
-            fill(release.changed, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False) + "\n"
-        )
-    sys.stdout.write(
-        fill(
-            "* is the default. A real llama.cpp of each build was asked; where it says (read), the source alone was"
-            " read. A build between two of these takes the older one, a build newer than all takes the newest;"
-            " answers for such a build say so.",
-            width,
-        )
-        + "\n"
+        lines.append(f"{mark} {release.name:<8} {made} {release.build}{read}")
+        lines += wrap_words(release.changed, width, "    ", "    ")
+    lines += wrap_words(
+        "* is the default. A real llama.cpp of each build was asked; where it says (read), the source alone was read. A"
+        " build between two of these takes the older one, a build newer than all takes the newest; answers for such a"
+        " build say so.",
+        width,
     )
     names = [
         name if not (since := find_architecture(name).since) else f"{name} (since build {since})"
@@ -60,5 +55,6 @@ def releases(
     ]
     asked = [release.name for release in BUILDS if release.asked and release.others_asked]
     text = f"Architectures, of which {', '.join(asked)} were asked: {', '.join(names)}."
-    sys.stdout.write(fill(text, width, break_on_hyphens=False) + "\n")
+    lines += wrap_words(text, width)
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0

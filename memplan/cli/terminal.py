@@ -37,18 +37,13 @@ def fitted(text: str, stream: TextIO | None = None, indent: str = "  ") -> str:
     """
     if not (sys.stdout if stream is None else stream).isatty():
         return text
-    import textwrap
+    from memplan.output.wrapping import wrap_words
 
     most = width()
     lines = []
     for line in text.splitlines():
         start = line[: len(line) - len(line.lstrip())]
-        more = start + indent
-        lines += (
-            [line]
-            if len(line) <= most
-            else textwrap.wrap(line, most, subsequent_indent=more, break_long_words=False, break_on_hyphens=False)
-        )
+        lines += [line] if len(line) <= most else wrap_words(line, most, later=start + indent)
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -9,6 +9,8 @@ from itertools import zip_longest
 
 from rich.text import Text
 
+from memplan.output.wrapping import wrap_words
+
 Cell = str | tuple[str, str]
 """A cell's text, or text and style."""
 
@@ -99,9 +101,7 @@ def wrapped(line: Text, width: int) -> list[Text]:
         return [line]
     found: list[Text] = []
     start, indent = 0, "  "
-    for text in textwrap.wrap(
-        line.plain, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    ):
+    for text in wrap_words(line.plain, width, later=indent):
         part = text if not found else text.removeprefix(indent)
         start = line.plain.index(part, start)
         found.append(Text(indent if found else "") + line[start : start + len(part)])

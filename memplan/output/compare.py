@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 
 from rich.text import Text
 
@@ -23,6 +22,7 @@ from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.compare_verdict import changed, changed_here, releases_heading, verdict
 from memplan.output.explain import tenths
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text
+from memplan.output.wrapping import wrap_words
 
 SMALL = MIB // 10
 """Changes of fewer bytes are not listed."""
@@ -98,9 +98,9 @@ def _closing(c: Comparison, b: str, width: int) -> Iterator[Line]:
             if release.name not in idle:
                 here = f" Here: {moved_here(steps[release.name])}." if release.name in steps else ""
                 said = f"{release.name}: {changed_here(c, release)}{here}"
-                yield from wrap(said, min(width, 100), subsequent_indent="  ", break_on_hyphens=False)
+                yield from wrap_words(said, min(width, 100), later="  ")
         if idle:
-            yield from wrap(f"nothing here: {', '.join(idle)}", min(width, 100), subsequent_indent="  ")
+            yield from wrap_words(f"nothing here: {', '.join(idle)}", min(width, 100), later="  ")
     yield ""
     yield from (f"not exact: {why}" for why in _inexact(c))
     before, after = c.before.estimate, c.after.estimate

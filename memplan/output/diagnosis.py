@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from memplan.diagnosing.log import Stage
 from memplan.diagnosing.mends import Mend
 from memplan.errors import printable
 from memplan.notes import mib
+from memplan.output.wrapping import wrap_words
 
 _MIB = 1 << 20
 _BEFORE = ("incomplete-file", "no-such-file", "argument-not-of-this-release")
@@ -184,11 +184,4 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, mark: str = "") -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        width,
-        initial_indent=mark,
-        subsequent_indent=" " * max(len(mark), 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrap_words(printable(text), width, mark, "  ")

@@ -12,6 +12,7 @@ from memplan.errors import FlagError, shown
 from memplan.llama.flag_table import SECRET
 from memplan.llama.flag_words import arity, read_flags
 from memplan.notes import context_note
+from memplan.output.wrapping import wrap_words
 
 if TYPE_CHECKING:
     from memplan.planning.advice import Advice
@@ -280,8 +281,6 @@ PASTE = "\t"
 
 
 def _wrapped(lines: Iterable[Any], width: int) -> list[Any]:
-    import textwrap
-
     width = max(40, min(width, 110))
     out: list[Any] = []
     for line in lines:
@@ -291,7 +290,7 @@ def _wrapped(lines: Iterable[Any], width: int) -> list[Any]:
             if paste and len(line) + 1 + len(command) <= width:
                 out.append(f"{line} {command}")
                 continue
-            out += textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+            out += wrap_words(line, width, later=indent)
             out += [f"{indent}  {command}"] if paste else []
         else:
             out.append(line)

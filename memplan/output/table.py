@@ -5,13 +5,13 @@ MiB throughout, as llama.cpp's own log prints them. Colour and box drawing are t
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from rich.text import Text
 
 from memplan.backends.devices import CUDA
 from memplan.output.words import card_name, mib, model_line, printable, settings_line, to_text, verdict_line
+from memplan.output.wrapping import wrap_words
 from memplan.result import DeviceUse, Estimate, HostUse
 
 CONTEXT = "the CUDA context and the code of kernels (see --reserve)"
@@ -176,14 +176,5 @@ def _server(estimate: Estimate) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[Text]:
-    """``text`` in lines that break between words; long words such as patterns stay whole."""
     text = " ".join(printable(text).split())
-    lines = textwrap.wrap(
-        text,
-        min(width, 110),
-        initial_indent=mark,
-        subsequent_indent=" " * len(mark),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [Text(line, style) for line in lines]
+    return [Text(line, style) for line in wrap_words(text, min(width, 110), mark, " " * len(mark))]

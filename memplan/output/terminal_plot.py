@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -12,6 +11,7 @@ from rich.text import Text
 from memplan.output.chart import LINES, Chart, Panel
 from memplan.output.chart_words import TIMES
 from memplan.output.words import to_text, tokens_label
+from memplan.output.wrapping import wrap_words
 
 _BANDS = (("█", "#", "blue"), ("▓", "=", "magenta"), ("▒", "+", "yellow"), ("▚", "*", "cyan"), ("▞", "%", "green"))
 _LINES = (
@@ -257,7 +257,7 @@ def _sign(name: str, unicode: bool) -> str:
 
 def _folded(text: str, width: int, unicode: bool) -> list[str]:
     """The text in lines of at most ``width``, but for longer words."""
-    return textwrap.wrap(_plain(text, unicode), width, break_long_words=False, break_on_hyphens=False) or [""]
+    return wrap_words(_plain(text, unicode), width) or [""]
 
 
 def _verdicts(chart: Chart, unicode: bool) -> Iterator[Text]:
