@@ -49,3 +49,12 @@ def open_input(path: str | os.PathLike[str]) -> FileIO:
     file = FileIO(opened[0], "rb")
     file.name = os.fspath(path)
     return file
+
+
+def read_input(path: str | os.PathLike[str], most: int) -> bytes:
+    """What a file or a pipe holds; where that is more than ``most`` bytes, some more than those. Raises as above."""
+    data = b""
+    with open_input(path) as file:
+        while len(data) <= most and (more := file.read(most)):  # a pipe gives it in parts
+            data += more
+    return data

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from memplan.backends.devices import METAL, RPC, VULKAN, Gpu, Rig
 from memplan.backends.vulkan_limits import VulkanLimits
 from memplan.errors import RigError, printable, shown
-from memplan.infile import open_input
+from memplan.infile import read_input
 from memplan.outfile import Kind
 from memplan.rig import (
     FEW_HOST_MIB,
@@ -144,10 +144,7 @@ def load_rig(path: str | Path) -> Rig:
     """
     name = shown(os.fspath(path))
     try:
-        with open_input(path) as file:
-            data = b""
-            while len(data) <= _MAX_FILE and (more := file.read(_MAX_FILE)):  # a pipe gives it in parts
-                data += more
+        data = read_input(path, _MAX_FILE)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise RigError(f"rig file {name}: {reason}") from None

@@ -18,7 +18,7 @@ from typing import Any, Final
 from memplan.backends.devices import VULKAN, Gpu
 from memplan.backends.vulkan_limits import VulkanLimits
 from memplan.errors import ProgramError, RigError, shown
-from memplan.infile import open_input
+from memplan.infile import read_input
 from memplan.machine.llama_server import run_program
 from memplan.rig import make_gpu
 
@@ -64,10 +64,7 @@ def load_vulkaninfo(path: str | Path) -> list[VulkanDevice]:
     """The devices in a file of what ``vulkaninfo`` said. Raises RigError, naming the file."""
     name = shown(os.fspath(path))
     try:
-        with open_input(path) as file:
-            data = b""
-            while len(data) <= _MAX_FILE and (more := file.read(_MAX_FILE)):
-                data += more
+        data = read_input(path, _MAX_FILE)
     except (OSError, ValueError) as error:
         raise RigError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > _MAX_FILE:
