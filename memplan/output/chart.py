@@ -14,13 +14,14 @@ from memplan.errors import FlagError
 from memplan.llama.memory.kv import CELL_PADDING
 from memplan.output import chart_words as words
 from memplan.output.chart_words import gib
+from memplan.output.table import PARTS
 from memplan.output.words import card_name, printable, tokens_label
 from memplan.result import DeviceUse, Estimate, HostUse
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.crossing import HOST, Crossing, crossing
 from memplan.sweeping.sweep import Sweep, Sweeper
 
-BANDS = {"weights": "model", "context": "context", "compute": "compute", "run time": "run_time", "drafter": "draft"}
+BANDS = {name: field for field, *_, name in PARTS}
 """What a device's memory holds, from the bottom up, and the field that has it; a drafter only where one is counted."""
 
 STACK, LINES = "stack", "lines"

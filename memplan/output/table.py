@@ -20,13 +20,14 @@ CONTEXT = "the CUDA context and the code of kernels (see --reserve)"
 DRIVER = "what the GPU's driver keeps for itself"
 """The same where there is no CUDA device."""
 
-_PARTS = (
+PARTS = (
     ("model", "█", "#", "blue", "weights"),
     ("context", "▓", "=", "magenta", "context"),
     ("compute", "▒", "+", "yellow", "compute"),
     ("run_time", "▚", "*", "cyan", "run time"),
     ("draft", "▞", "%", "green", "drafter"),
 )
+"""What a device's memory holds, in order: the field that has it, its signs in a bar, their colour, and its name."""
 
 
 def render_table(estimate: Estimate, *, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
@@ -113,7 +114,7 @@ def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
     bar = Text()
     scale = max(device.free, device.used, 1)
     done = drawn = 0
-    for field, block, ascii_block, style, _ in _PARTS:
+    for field, block, ascii_block, style, _ in PARTS:
         done += getattr(device, field)
         end = (done * width + scale // 2) // scale
         bar.append((block if unicode else ascii_block) * (end - drawn), "red" if device.left < 0 else style)
@@ -124,7 +125,7 @@ def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
 
 def _legend(estimate: Estimate, unicode: bool) -> Text:
     legend = Text()
-    for field, block, ascii_block, style, name in _PARTS:
+    for field, block, ascii_block, style, name in PARTS:
         if field not in ("run_time", "draft") or any(getattr(device, field) for device in estimate.devices):
             legend.append(block if unicode else ascii_block, style)
             legend.append(f" {name}  ", "dim")

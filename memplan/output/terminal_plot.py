@@ -10,10 +10,11 @@ from rich.text import Text
 
 from memplan.output.chart import LINES, Chart, Panel
 from memplan.output.chart_words import TIMES
+from memplan.output.table import PARTS
 from memplan.output.words import to_text, tokens_label
 from memplan.output.wrapping import wrap_words
 
-_BANDS = (("█", "#", "blue"), ("▓", "=", "magenta"), ("▒", "+", "yellow"), ("▚", "*", "cyan"), ("▞", "%", "green"))
+_BANDS = [part[1:4] for part in PARTS]
 _LINES = (
     ("●", "o", "blue"),
     ("▲", "x", "red"),
