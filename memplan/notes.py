@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from memplan.llama.flag_fields import same_setting
 from memplan.llama.override_use import WeightUse
 from memplan.result import DeviceUse, Estimate
 
-_LAYERS = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split"})
-_OVERRIDES = frozenset(
-    {"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn"}
-)
-_SLOTS = frozenset({"-np", "--parallel"})
+_PLACEMENT = frozenset[str]().union(*map(same_setting, ("-ngl", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn")))
 _MIB = 1 << 20
 
 AS_PLACED = WeightUse()
@@ -46,7 +43,7 @@ def _slots(estimate: Estimate) -> str:
     context = sum(use.context for use in estimate.buffers.values())
     if slots == 1 or not context:
         return ""
-    unasked = "" if _SLOTS & flags.given or flags.app == "cli" else " (llama-server's choice without -np)"
+    unasked = "" if same_setting("-np") & flags.given or flags.app == "cli" else " (llama-server's choice without -np)"
     if flags.kv_unified and estimate.model.own_streams:
         return (
             f"{slots} slots{unasked}, unified: each keeps caches of the whole context, {mib(context)} in all;"
@@ -131,7 +128,7 @@ def _fit(estimate: Estimate) -> str:
     flags = estimate.flags
     if estimate.fits or not flags.fit or flags.app == "cli" or not estimate.devices:
         return ""
-    fixed = sorted((_LAYERS | _OVERRIDES) & flags.given)
+    fixed = sorted(_PLACEMENT & flags.given)
     if fixed:
         return f"llama-server's --fit does not help here: it gives up when {' or '.join(fixed)} is given"
     return "these are the settings as given; llama-server's --fit, on by default, would change what was not given"

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from memplan.diagnosing.log import Failure, Load, Stage
+from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_table import ARITY
 from memplan.llama.flags import Flags
 from memplan.models.deepseek4.switches import switches
@@ -229,7 +230,7 @@ def _slots(estimate: Estimate, device: str, failure: Failure, release: Release, 
     if one.refused is not None or then > now // 2 or now - then < 256 * _MIB:
         return None
     caches = sum(use.context for use in estimate.buffers.values())
-    unasked = "" if {"-np", "--parallel"} & flags.given else " (llama-server's choice without -np)"
+    unasked = "" if same_setting("-np") & flags.given else " (llama-server's choice without -np)"
     return Cause(
         "slots",
         f"{flags.n_parallel} unified slots{unasked} hold {flags.n_parallel} full-length caches, {_size(caches)} in all,"

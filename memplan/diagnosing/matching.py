@@ -27,13 +27,13 @@ _MIB: Final = 1 << 20
 _CUDA: Final = re.compile(r"CUDA(\d{1,3})")
 _EXPERTS: Final = re.compile(r"blk\.(\d+)\.ffn_(?:up|down|gate)(?:_ch)?_exps")
 _BLOCK: Final = re.compile(r"blk\.(\d+)\.")
-_OVERRIDES: Final = frozenset({"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"})
+_OVERRIDES: Final = same_setting("-ot") | same_setting("-cmoe") | same_setting("-ncmoe")
 _TYPES: Final = re.compile(r"different K \((\w{1,10})\) and V \((\w{1,10})\) cache types")
 _SUMMED: Final = frozenset[str]().union(
     *(same_setting(flag) for flag in ("-ot", "-otd", "--override-kv", "--rpc", "--lora", "--lora-scaled"))
 )
 """Flags of which each counts, however many there are."""
-_PLACES: Final = _OVERRIDES | {"-ncffn", "--n-cpu-ffn"}
+_PLACES: Final = _OVERRIDES | same_setting("-ncffn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,9 @@ def seen_flags(load: Load, extra: Sequence[str]) -> Seen:
     known = {normalized(word) for word in (*argv, *extra) if word.startswith("-")}
     if not from_command and _is_cli(load):
         app = "cli"
-    slots = frozenset({"-np", "--parallel"})
-    unasked = from_command and app == "server" and not known & slots and load.settings.get("n_seq_max") == "4"
+    unasked = (
+        from_command and app == "server" and not known & same_setting("-np") and load.settings.get("n_seq_max") == "4"
+    )
     settings = list(_settings(load, with_slots=not unasked))
     told = [*settings, *_placement(load, known), *(flag for flag in _caches(load) if flag not in known)]
     argv = [*_less(argv, told), *told]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from memplan.llama.flag_fields import same_setting
 from memplan.llama.flags import Flags
 from memplan.llama.patterns import compile_pattern
 from memplan.releases import RELEASES, Release
@@ -248,12 +249,12 @@ def _on_the_host(estimate: Estimate, n_layers: int, experts: bool) -> Iterator[V
 def _fewer_on_host(estimate: Estimate, n_layers: int) -> Iterator[Variant]:
     """Fewer layers' experts on the host, as few as fit the GPUs, in place of the -ncmoe or -cmoe that is given."""
     drop = tuple(sorted(_EXPERTS & estimate.flags.given))
-    if drop and not {"-ot", "--override-tensor"} & estimate.flags.given:
+    if drop and not same_setting("-ot") & estimate.flags.given:
         for n in range(0, max(_on_host(estimate), default=n_layers), _step(n_layers)):
             yield Variant(("-ncmoe", str(n)), drop=drop)
 
 
-_EXPERTS: Final = frozenset({"-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"})
+_EXPERTS: Final = same_setting("-cmoe") | same_setting("-ncmoe")
 
 
 def _on_host(estimate: Estimate) -> list[int]:

@@ -15,6 +15,7 @@ from memplan.estimator import model_of, workshop_of
 from memplan.ggml.backend import BufferType
 from memplan.ggml.tensor import new_tensor
 from memplan.llama.context import ContextParams
+from memplan.llama.flag_fields import same_setting
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.patterns import matches
 from memplan.llama.placement import Placement, place, place_layers, split_points, too_many_devices
@@ -165,7 +166,7 @@ def _fixed(question: Question, placement: Placement, n_items: int) -> tuple[int 
     """What ``-ngl`` and ``-ts`` leave no choice about."""
     flags = question.flags
     n_gpu_layers = flags.n_gpu_layers if flags.n_gpu_layers >= 0 else n_items
-    first = max(n_items - n_gpu_layers, 0) if flags.given & {"-ngl", "--gpu-layers", "--n-gpu-layers"} else None
+    first = max(n_items - n_gpu_layers, 0) if flags.given & same_setting("-ngl") else None
     if not any(flags.tensor_split) or len(placement.devices) == 1:
         return first, None
     splits = split_points(placement.devices, flags.tensor_split)

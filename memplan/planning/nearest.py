@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_words import read_flags, without
 from memplan.llama.flags import Flags
 from memplan.llama.memory.kv import CELL_PADDING
@@ -24,10 +25,8 @@ from memplan.planning.probing import (
 from memplan.planning.problem import Problem, leaves_margins
 from memplan.planning.search import Search
 
-PLACEMENT: Final = frozenset({
-    "-ngl", "--gpu-layers", "--n-gpu-layers", "-ts", "--tensor-split", "-ot", "--override-tensor", "-cmoe", "--cpu-moe",
-    "-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn", "-sm", "--split-mode", "-mg", "--main-gpu", "-dev", "--device",
-})  # fmt: skip
+_PLACES: Final = ("-ngl", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn", "-sm", "-mg", "-dev")
+PLACEMENT: Final = frozenset[str]().union(*map(same_setting, _PLACES))
 """Flags that say what goes where."""
 
 _MENDS: Final[Mapping[str, Callable[[Flags], list[Words]]]] = {
