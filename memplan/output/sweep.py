@@ -85,7 +85,7 @@ def sweep_csv(sweep: Sweep) -> str:
         for name in names:
             d = by_name.get(name)
             if d is None:
-                row += [""] * 7
+                row += [""] * len(parts)
             elif e.refused:
                 row += ["", "", "", "", "", d.free, ""]
             else:
