@@ -217,7 +217,7 @@ class DeepSeek2(Architecture[LatentHParams]):
         yield Wanted("token_embd.weight", (hp.n_embd, hp.n_vocab))
         yield Wanted("output_norm.weight", (hp.n_embd,))
         yield from tied_output(have, hp.n_embd, hp.n_vocab)
-        for il in range(hp.n_layer_all if release.skips_mtp_blocks else hp.n_layer):
+        for il in range(hp.n_layer_all if release.deepseek2_mtp_blocks else hp.n_layer):
             block = (*latent_attention(hp, il), *experts(hp, have, il), *(nextn(hp, il) if il >= hp.n_layer else ()))
             yield from skipped(block, hp, have, load_mtp) if il >= hp.n_layer else block
 

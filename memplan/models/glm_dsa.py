@@ -5,7 +5,7 @@ Follows src/models/glm-dsa.cpp, v0.5.0. Builds before b10361 attend to all keys,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from memplan.models.deepseek32 import DeepSeek32, SparseGraph, SparseHParams, Sp
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
+    from memplan.gguf.header import TensorInfo
     from memplan.llama.context import Fused, Paths
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
@@ -75,6 +76,13 @@ class GlmDsa(DeepSeek32):
             full = [*map(bool, types), *full[hp.n_layer :]]
         k.check(full[0], "the first layer has no keys of another to attend to")
         return replace(hp, indexer_full=tuple(full))
+
+    def tensors(
+        self, hp: SparseHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
+    ) -> Iterator[Wanted]:
+        """``load_arch_tensors``: the first builds that know what to do with an MTP block always load it."""
+        always = release.build >= self.drops_mtp_since and not release.skips_mtp_blocks
+        return super().tensors(hp, have, load_mtp or always, release)
 
     def indexer(self, hp: SparseHParams, il: int) -> Iterator[Wanted]:
         """A layer's indexer, if the file has one."""

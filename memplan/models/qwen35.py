@@ -265,7 +265,7 @@ class DeltaNetArchitecture(Architecture[H]):
         for il in range(hp.n_layer):
             # a file of MTP blocks alone has none of the others
             yield from (replace(w, optional=w.optional or alone) for w in self.block(hp, have, il, skip=False))
-        skip = release.qwen35_skips_mtp_blocks and not load_mtp
+        skip = release.skips_mtp_blocks and not load_mtp
         for il in range(hp.n_layer, hp.n_layer_all):
             yield from self.block(hp, have, il, skip=skip)
             yield from (replace(w, skip=skip) for w in nextn(hp, il))

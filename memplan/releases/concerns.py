@@ -10,6 +10,7 @@ _DEVICES = {"CUDA": "CUDA", "Vulkan": "Vulkan", "Metal": "MTL", "ROCm": "ROCm", 
 
 _ARCHITECTURES = {
     "other models than DeepSeek-V4": "(?!deepseek4).*",
+    "Step-3.5's and GLM-5's": "qwen35(moe)?|step35|glm-dsa",
     "GLM-5": "glm-dsa",
     "DeepSeek-V3.2": "deepseek32",
     "Mistral 4": "mistral4",

@@ -29,9 +29,9 @@ B9842 = Release(
     projector_follows_devices=False,
     experts_used_by_layer=False,
     equal_cache_types=False,
-    skips_mtp_blocks=False,
+    deepseek2_mtp_blocks=False,
     reads_large_embeddings_lazily=False,
-    qwen35_skips_mtp_blocks=False,
+    skips_mtp_blocks=False,
     swa_pattern_by_layer=False,
     loads_mtp_biases=True,
     caches_mtp_blocks=True,
@@ -199,9 +199,9 @@ _B10216 = _read(
     10216,
     10204,
     "DeepSeek-V4's K and V caches must have the same type, and a quantised V cache turns flash attention on where that"
-    " is left to llama.cpp. Qwen3.5's MTP blocks are loaded for drafts alone.",
+    " is left to llama.cpp. Qwen3.5's MTP blocks, Step-3.5's and GLM-5's are loaded for drafts alone.",
     equal_cache_types=True,
-    qwen35_skips_mtp_blocks=True,
+    skips_mtp_blocks=True,
 )
 _B10223 = _read(
     _B10216,
@@ -240,7 +240,7 @@ _B10289 = _read(
     10248,
     "attn_output_a is loaded as one matrix for each group: one node fewer a layer, and nothing for memory.",
     loads_mtp_biases=False,
-    skips_mtp_blocks=True,
+    deepseek2_mtp_blocks=True,
 )
 _B10355 = _read(
     _B10289,

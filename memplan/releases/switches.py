@@ -88,11 +88,11 @@ class Release:
     it is left to llama.cpp (llama-context.cpp: llama_init_from_model)."""
 
     skips_mtp_blocks: bool
-    """Files of deepseek2 and deepseek32 may have MTP blocks, which are skipped unless a context drafts with them
-    (llama_model_loader::load_mtp)."""
+    """MTP blocks that used always to be loaded (Qwen3.5 and 3.6, Step-3.5, GLM-5) are skipped unless a context drafts
+    with them (llama_model_loader::load_mtp)."""
 
-    qwen35_skips_mtp_blocks: bool
-    """So are those of Qwen3.5 and 3.6; before, they were always loaded."""
+    deepseek2_mtp_blocks: bool
+    """Files of deepseek2 may have MTP blocks (deepseek2.cpp: load_arch_tensors)."""
 
     reads_large_embeddings_lazily: bool
     """Gemma 4's embeddings by layer are read as they are needed where they are large, out of plain memory

@@ -25,3 +25,12 @@ def test_layers_with_caches(llama: str, layers: dict[str, int]) -> None:
     made = answer(Question.of(builtin_header("glm-5.2"), flags, parse_gpus(["8*H200"]), llama)).made
     assert made is not None
     assert {name: len({t.layer for t in cache.tensors}) for name, cache in made.memory.caches.items()} == layers
+
+
+@pytest.mark.parametrize(
+    ("llama", "loaded"), [("b10159", False), ("b10178", True), ("b10216", False), ("b10361", False)]
+)
+def test_builds_that_load_an_mtp_block_that_nothing_drafts_with(llama: str, loaded: bool) -> None:
+    flags = parse_flags(["-c", "4096", "-np", "1"])
+    model = answer(Question.of(builtin_header("glm-5.2"), flags, parse_gpus(["8*H200"]), llama)).model
+    assert any(t.name == "blk.78.attn_q_a.weight" for t in model.tensors.tensors) is loaded
