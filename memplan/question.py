@@ -120,6 +120,8 @@ class Question:
         found, note = find_release(release) if isinstance(release, str) else (release, None)
         beside = [(draft, "draft"), (projector, "projector")]
         loads = (Load(header), *[Load(other, role) for other, role in beside if other is not None])
+        if draft is not None and not flags.draft_model:
+            flags = flags.with_words("-md", draft.name)
         flags = with_draft_kind(flags, draft, found)
         return Question(loads, flags, rig, found, ops, paths, note or "", filled=filled)
 

@@ -16,8 +16,12 @@ from memplan.estimator import answer, estimate
 from memplan.gguf.header import Header, parse_header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.planning.api import plan
+from memplan.planning.plan import Plan
 from memplan.question import Question
 from memplan.result import BufferUse, Estimate
+from memplan.sweeping.largest import find_limit
+from memplan.sweeping.sweep import sweep
 from tests.test_golden import COLUMNS, Case, allocated, rig
 
 DATA = Path(__file__).parent / "data" / "golden" / "drafts.jsonl"
@@ -84,6 +88,19 @@ def test_a_drafter_that_is_not_given_is_said() -> None:
     found = estimate(header("flash-mtp-q2"), flags, rig(CASES[0]))
     assert found.draft is None
     assert "what drafts is not counted: the draft model is not given" in found.notes
+
+
+def test_from_python_a_drafter_is_given_as_a_header() -> None:
+    case = next(case for case in CASES if case["id"] == "m0086")
+    model, drafter = header("flash-mxfp4"), header("flash-dspark")
+    words = ["-c", "8192", "-np", "1", "-cmoe"]
+    (point,) = sweep(model, words, rig(case), ["ub=512"], draft=drafter).points
+    limit = find_limit(model, words, rig(case), values=[8192], draft=drafter)
+    found = plan(model, words[:-1], rig(case), draft=drafter)
+    assert isinstance(found, Plan)
+    for e in (point.estimate, limit.estimate, found.estimate):
+        assert e.draft is not None
+        assert e.draft.model.architecture == "dflash"
 
 
 DSPARK = "-c 65536 -np 1 -ts 1,1 -md flash-dspark"

@@ -12,7 +12,15 @@ from memplan.gguf.header import TensorInfo
 from memplan.gguf.types import F16, F32
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.output.chart import make_chart
+from memplan.output.terminal_plot import render_chart
+from memplan.planning.api import plan
+from memplan.planning.plan import Plan
+from memplan.question import Question
 from memplan.rig import parse_gpus
+from memplan.sweeping.axes import parse_axis
+from memplan.sweeping.largest import find_limit
+from memplan.sweeping.sweep import Sweeper, sweep
 
 TENSORS = {
     "mm.0.weight": TensorInfo("mm.0.weight", (1024, 4096), F16, 0),
@@ -55,6 +63,25 @@ def test_on_the_host_it_is_padded_less(line: str) -> None:
 
 def test_before_it_did_not_follow_the_devices() -> None:
     assert taken("-dev CUDA1", "v0.4.0")["CUDA0"] == BYTES
+
+
+def test_pictures_show_it_as_a_part_of_its_own() -> None:
+    model, flags, rig = builtin_header("qwen3.5-9b"), parse_flags(["-np", "1"]), parse_gpus(["RTX 3090"])
+    sweeper = Sweeper(Question.of(model, flags, rig, "v0.5.0", projector=PROJECTOR), [parse_axis("ctx=4096,8192")])
+    chart = make_chart(sweeper, sweeper.run(), "ctx")
+    (panel,) = chart.panels
+    assert [series.label for series in panel.series] == ["weights", "context", "compute", "run time", "projector"]
+    assert panel.series[-1].ys == (BYTES, BYTES)
+    assert "projector" in render_chart(chart)
+
+
+def test_from_python_it_is_counted_everywhere() -> None:
+    model, rig = builtin_header("qwen3.5-9b"), parse_gpus(["RTX 3090"])
+    (point,) = sweep(model, ["-np", "1"], rig, ["ctx=4096"], projector=PROJECTOR).points
+    limit = find_limit(model, ["-np", "1"], rig, values=[4096], projector=PROJECTOR)
+    found = plan(model, ["-np", "1", "-c", "4096"], rig, projector=PROJECTOR)
+    assert isinstance(found, Plan)
+    assert {e.projector for e in (point.estimate, limit.estimate, found.estimate)} == {("CUDA0", BYTES)}
 
 
 def test_a_device_that_is_not_there() -> None:

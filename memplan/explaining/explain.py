@@ -47,6 +47,7 @@ def explain(
     release: str | Release = "latest",
     without_ops: Iterable[str] = (),
     paths: Paths = AS_RELEASED,
+    draft: Header | None = None,
 ) -> Explanation:
     """Where an estimate's bytes come from, tensor by tensor.
 
@@ -58,10 +59,11 @@ def explain(
         release: the llama.cpp to follow: a tag, a build, or "latest".
         without_ops: ops that every GPU is made to refuse, by ggml's names.
         paths: fused ops that are asked for or ruled out.
+        draft: the model that drafts, whose own context is left out: what it changes of the main one's is in it.
     Raises:
         ModelError, FlagError, UnknownRelease: what cannot be answered, in one line.
     """
-    return explained(Question.of(header, flags, rig, release, without_ops, paths))
+    return explained(Question.of(header, flags, rig, release, without_ops, paths, draft))
 
 
 def explained(question: Question) -> Explanation:

@@ -14,7 +14,7 @@ from memplan.errors import FlagError
 from memplan.llama.memory.kv import CELL_PADDING
 from memplan.output import chart_words as words
 from memplan.output.chart_words import gib
-from memplan.output.table import PARTS
+from memplan.output.table import BESIDE, PARTS
 from memplan.output.words import card_name, printable, tokens_label
 from memplan.result import DeviceUse, Estimate, HostUse
 from memplan.sweeping.axes import Axis, Value
@@ -22,7 +22,7 @@ from memplan.sweeping.crossing import HOST, Crossing, crossing
 from memplan.sweeping.sweep import Sweep, Sweeper
 
 BANDS = {name: field for field, *_, name in PARTS}
-"""What a device's memory holds, from the bottom up, and the field that has it; a drafter only where one is counted."""
+"""What a device's memory holds, from the bottom up, and the field that has it."""
 
 STACK, LINES = "stack", "lines"
 MOST_PANELS = {STACK: 6, LINES: 4}
@@ -312,9 +312,9 @@ class _Maker:
                 ys = tuple(None if use is None else use.used for use in uses)
                 series.append(Series(self._label(key), xs, ys, *self._stroke(i, key)))
             else:
-                bands = [band for band in BANDS if band != "drafter" or any(e.draft for e in self.estimates)]
-                for k, band in enumerate(bands):
-                    field = BANDS[band]
+                for k, (band, field) in enumerate(BANDS.items()):
+                    if field in BESIDE and not any(getattr(e, field) for e in self.estimates):
+                        continue
                     parts = tuple([None if use is None else getattr(use, field) for use in uses])
                     series.append(Series(band, xs, parts, k))
         if len({capacity.bytes for capacity in capacities}) == 1:

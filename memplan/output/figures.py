@@ -36,7 +36,7 @@ class Theme:
     limit: str
     rest: str
     gaps: str
-    bands: tuple[str, str, str, str, str]
+    bands: tuple[str, str, str, str, str, str]
     lines: tuple[str, ...]
 
 
@@ -48,7 +48,7 @@ LIGHT: Final = Theme(
     limit="#1a1a1a",
     rest="#9a9a9a",
     gaps="#dcdcdc",
-    bands=("#0072b2", "#56b4e9", "#e69f00", "#cc79a7", "#00805d"),
+    bands=("#0072b2", "#56b4e9", "#e69f00", "#cc79a7", "#00805d", "#d55e00"),
     lines=("#0072b2", "#d55e00", "#00805d", "#cc79a7", "#e69f00", "#56b4e9", "#1a1a1a", "#8c6d00"),
 )
 DARK: Final = Theme(
@@ -59,7 +59,7 @@ DARK: Final = Theme(
     limit="#f0f0f0",
     rest="#8a8f98",
     gaps="#3b414b",
-    bands=("#0072b2", "#56b4e9", "#e69f00", "#cc79a7", "#00805d"),
+    bands=("#0072b2", "#56b4e9", "#e69f00", "#cc79a7", "#00805d", "#d55e00"),
     lines=("#56b4e9", "#e69f00", "#00805d", "#cc79a7", "#f0e442", "#d55e00", "#f0f0f0", "#4f8fd0"),
 )
 

@@ -132,10 +132,11 @@ def summary(plan: Plan) -> list[str]:
     estimate = plan.estimate
     lines = [f"llama.cpp {estimate.llama}, {'predicted' if estimate.exact else 'predicted approximately'}:"]
     for device in estimate.devices:
-        drafter = f", drafter {device.draft}" if device.draft else ""
+        beside = f", drafter {device.draft}" if device.draft else ""
+        beside += f", projector {device.projector}" if device.projector else ""
         lines.append(
             f"{device.name} {device.description}: model {device.model}, context {device.context},"
-            f" compute {device.compute}, run time {device.run_time}{drafter} bytes;"
+            f" compute {device.compute}, run time {device.run_time}{beside} bytes;"
             f" {device.left // MIB} MiB left of {device.free // MIB}"
         )
     host = estimate.host

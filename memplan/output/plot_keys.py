@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from memplan.output.chart import BANDS, LINES, Chart, Panel, Series
+from memplan.output.chart import LINES, Chart, Panel, Series
 from memplan.output.figures import EDGE, STYLES, Theme
 from memplan.output.lettering import LINE, Ruler
 
@@ -115,8 +115,7 @@ def draw_band_key(figure: Any, panel: Panel, theme: Theme, y: float) -> None:
     from matplotlib.patches import Patch
 
     width, height = figure.get_size_inches()
-    drawn = list(BANDS)[: len(panel.series)]
-    handles = [Patch(color=colour, label=band) for band, colour in zip(drawn, theme.bands, strict=False)]
+    handles = [Patch(color=theme.bands[series.colour], label=series.label) for series in panel.series]
     figure.legend(
         handles=handles, loc="upper right", bbox_to_anchor=(1 - EDGE / width, 1 - y / height), fontsize=8,
         frameon=False, ncols=len(handles), labelcolor=theme.text, handlelength=1.0, handleheight=0.9, columnspacing=1.2,

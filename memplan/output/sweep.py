@@ -74,7 +74,7 @@ def render_sweep(
 def sweep_csv(sweep: Sweep) -> str:
     """A row a point, sizes in bytes: the axes, the release, what each GPU and the host take, whether it fits."""
     names = device_names(point.estimate for point in sweep.points)
-    parts = ("model", "context", "compute", "run time", "draft", "free", "left")
+    parts = ("model", "context", "compute", "run time", "draft", "projector", "free", "left")
     columns = [f"{name} {part}" for name in names for part in parts]
     head = [axis.name for axis in sweep.axes] + ["release", "n_ctx", "n_ctx_seq", *columns]
     rows: list[list[object]] = []
@@ -87,9 +87,9 @@ def sweep_csv(sweep: Sweep) -> str:
             if d is None:
                 row += [""] * len(parts)
             elif e.refused:
-                row += ["", "", "", "", "", d.free, ""]
+                row += [*[""] * (len(parts) - 2), d.free, ""]
             else:
-                row += [d.model, d.context, d.compute, d.run_time, d.draft, d.free, d.left]
+                row += [d.model, d.context, d.compute, d.run_time, d.draft, d.projector, d.free, d.left]
         row += [""] * 3 if e.refused else [e.host.model, e.host.context, e.host.compute]
         row += [e.fits, e.exact, e.refused.kind if e.refused else ""]
         rows.append(row)

@@ -26,8 +26,12 @@ PARTS = (
     ("compute", "▒", "+", "yellow", "compute"),
     ("run_time", "▚", "*", "cyan", "run time"),
     ("draft", "▞", "%", "green", "drafter"),
+    ("projector", "▙", "@", "bright_blue", "projector"),
 )
 """What a device's memory holds, in order: the field that has it, its signs in a bar, their colour, and its name."""
+
+BESIDE = ("draft", "projector")
+"""What is loaded beside the model, and shown only where something is."""
 
 
 def render_table(estimate: Estimate, *, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
@@ -59,7 +63,7 @@ def _rows(estimate: Estimate, width: int, unicode: bool) -> list[Text | str]:
         ("compute", "yellow", [mib(use.compute) for use in uses]),
         ("run time", "cyan", _run_times(estimate)),
         ("drafter", "green", [mib(use.draft) for use in uses] if estimate.draft else []),
-        ("projector", "", [mib(use.projector) for use in uses] if estimate.projector else []),
+        ("projector", "bright_blue", [mib(use.projector) for use in uses] if estimate.projector else []),
         ("total", "", [mib(use.total) for use in uses]),
         ("free", "", [*(mib(device.free) for device in estimate.devices), ""]),
         ("left", "green", [mib(use.left) for use in uses]),
@@ -126,7 +130,7 @@ def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
 def _legend(estimate: Estimate, unicode: bool) -> Text:
     legend = Text()
     for field, block, ascii_block, style, name in PARTS:
-        if field not in ("run_time", "draft") or any(getattr(device, field) for device in estimate.devices):
+        if field not in ("run_time", *BESIDE) or any(getattr(device, field) for device in estimate.devices):
             legend.append(block if unicode else ascii_block, style)
             legend.append(f" {name}  ", "dim")
     legend.append(("░" if unicode else ".") + " left of what is free", "dim")

@@ -107,7 +107,8 @@ def _bars(chart: Chart, panel: Panel, width: int, unicode: bool) -> Iterator[Tex
             continue
         cells: list[tuple[str, str]] = []
         done = 0
-        for y, (block, ascii_block, style) in zip(ys, _BANDS, strict=False):
+        for y, series in zip(ys, panel.series, strict=True):
+            block, ascii_block, style = _BANDS[series.colour]
             done += y or 0
             end = min(room, round(done * room / highest))
             cells += [(block if unicode else ascii_block, style)] * (end - len(cells))
@@ -220,7 +221,8 @@ def _key(chart: Chart, width: int, unicode: bool) -> Iterator[Text]:
     limited = [panel for panel in chart.panels if panel.capacities]
     keys: list[Text] = []
     if not is_lines:
-        for series, (block, ascii_block, style) in zip(chart.panels[0].series, _BANDS, strict=False):
+        for series in chart.panels[0].series:
+            block, ascii_block, style = _BANDS[series.colour]
             keys.append(Text(block if unicode else ascii_block, style).append(f" {series.label}", "dim"))
     keys.append(Text(f"{'across' if is_lines else 'down'}: {chart.x_label}", "dim"))
     yield from _filled(keys, width)

@@ -23,6 +23,8 @@ def plan(
     release: str | Release = "latest",
     without_ops: Iterable[str] = (),
     app: str = "server",
+    draft: Header | None = None,
+    projector: Header | None = None,
 ) -> Plan | NoPlan:
     """Flags with which a model fits a rig, or what to change.
 
@@ -32,7 +34,7 @@ def plan(
         margin_mib: what to leave free, on every GPU or on each; None for what ``--fit-target``
             says, or the reserve: 300 MiB on CUDA.
         search: what may be chosen too, of ``c``, ``ub``, ``np``, ``cache``.
-        release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.
+        release, without_ops, draft, projector: as in ``estimate``.  app: ``server`` or ``cli``.
     Returns:
         A ``Plan``, whose ``args`` are to be added to ``flags``, or a ``NoPlan`` with the ``nearest`` changes that fit.
     Raises:
@@ -46,7 +48,7 @@ def plan(
         raise FlagError(f"{shown(search)}: give a list of names, as in [{shown(search)}]")
     words, names = _words("flags", flags), _words("search", search)
     parsed = parse_flags(words, app)
-    question = Question.of(header, parsed, rig, release, without_ops)
+    question = Question.of(header, parsed, rig, release, without_ops, draft=draft, projector=projector)
     margins = default_margins(question) if margin_mib is None else _margins(margin_mib, rig)
     return make_plan(Problem(question, margins, find_bandwidths(rig.gpus, (), rig.host_bandwidth)), names)
 

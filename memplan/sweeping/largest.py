@@ -179,6 +179,8 @@ def find_limit(
     release: str = "latest",
     without_ops: Iterable[str] = (),
     app: str = "server",
+    draft: Header | None = None,
+    projector: Header | None = None,
 ) -> Largest:
     """The largest value of one setting with which everything still fits, or the smallest, as of ``ncmoe``.
 
@@ -188,14 +190,14 @@ def find_limit(
         name: the setting: ``ctx``, ``np``, ``ub`` or any flag that takes a number.
         values: those to try, as ``[4096, 8192]`` or ``"4096:65536:4096"``; by default all that make sense.
         bound: ``largest`` or ``smallest``.  margin: bytes to leave on every GPU; None: 300 MiB on CUDA.
-        release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.
+        release, without_ops, draft, projector: as in ``estimate``.  app: ``server`` or ``cli``.
     Raises:
         MemplanError: a setting, value, flag or device that cannot be, in one line.
     """
     if bound not in get_args(Bound):
         raise FlagError(f"bound {shown(bound)}: must be {' or '.join(get_args(Bound))}")
     parsed = parse_flags(flags, app)
-    question = Question.of(header, parsed, rig, release, without_ops)
+    question = Question.of(header, parsed, rig, release, without_ops, draft=draft, projector=projector)
     if not isinstance(name, str):
         raise TypeError(f"name is a setting's, as in 'ctx'; this is of type {type(name).__name__}")
     given = () if values is None else (_axis(name, values),)

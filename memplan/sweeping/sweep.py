@@ -135,6 +135,8 @@ def sweep(
     without_ops: Iterable[str] = (),
     app: str = "server",
     progress: Progress | None = None,
+    draft: Header | None = None,
+    projector: Header | None = None,
 ) -> Sweep:
     """One estimate for every combination of the axes' values.
 
@@ -142,7 +144,8 @@ def sweep(
         header: the model, from ``read_model``.  rig: the GPUs.
         flags: llama-server's flags that stay the same, as words; those that an axis sets are replaced.
         over: the axes: ``{"ctx": [4096, 8192], "np": "1,2,4"}``, or ``["ctx=4096:1048576", "np=1,2,4"]``.
-        release, without_ops: as in ``estimate``.  app: ``server`` or ``cli``.  progress: told (done, all).
+        release, without_ops, draft, projector: as in ``estimate``.  app: ``server`` or ``cli``.
+        progress: told (done, all).
     Raises:
         MemplanError: an axis, flag or device that cannot be, in one line.
     """
@@ -156,4 +159,5 @@ def sweep(
         ]
     else:
         axes = [parse_axis(text) for text in over]
-    return Sweeper(Question.of(header, parsed, rig, release, without_ops), axes).run(progress)
+    question = Question.of(header, parsed, rig, release, without_ops, draft=draft, projector=projector)
+    return Sweeper(question, axes).run(progress)
