@@ -33,11 +33,6 @@ class Model:
     graphs: ModelGraphs[Any]
     summary: ModelSummary
 
-    @property
-    def layers_routed_by_token(self) -> int:
-        """How many of the first layers choose experts by token."""
-        return self.arch.layers_routed_by_token(self.hparams)
-
     @cached_property
     def mtp(self) -> Model | None:
         """The model's own MTP block, which drafts for it; None where there is none, or none is modelled."""

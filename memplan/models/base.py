@@ -179,10 +179,6 @@ class Architecture(ABC, Generic[H]):
         """What to know about these settings that is true of this architecture alone."""
         return ()
 
-    def layers_routed_by_token(self, hp: H) -> int:
-        """How many of the first layers choose experts by token: their part of the compute buffer has other holes."""
-        return 0
-
     def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
         """Nodes that a graph has room for (``llama_context::graph_max_nodes``)."""
         return max(1024, 8 * n_tensors)

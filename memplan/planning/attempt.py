@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from memplan.planning.all_on_host import BALANCE, ROUNDS, AllExpertsOnHost
+from memplan.planning.all_on_host import ROUNDS, AllExpertsOnHost
 from memplan.planning.estimates import Estimates
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout, layout_args
 from memplan.planning.partition import Kinds, LayerPartitioner, Partition
-from memplan.planning.problem import Candidate, fits_gpus, leaves_margins
+from memplan.planning.problem import Candidate, fits_gpus
 from memplan.result import Estimate
 
 SETTINGS = frozenset(
@@ -31,18 +31,6 @@ SETTINGS = frozenset(
 
 WORTH = 0.9
 """Share of the time that a placement may take in place of llama.cpp's own split, where that fits with every expert."""
-
-SAME = 1.02
-"""Prices whose ratio is below this are as good as the same, where room is to be spread."""
-
-MANY = 4
-"""GPUs from which on a gain of less than an expert tensor is not looked into."""
-
-MORE_ROUNDS = 3
-"""Estimates that a look for more bytes may take."""
-
-PADDING = 1 / 256
-"""Share of weights by which sums and buffers may differ."""
 
 Effort = Literal["any", "good", "best"]
 """Any placement that fits, a good one, or the best of all ways to choose experts."""
@@ -82,9 +70,6 @@ class Attempt:
         self.found: Candidate | None = None
         self.fine: Candidate | None = None
         self.crowded = self.loose = False
-        self.least = 0
-        self.most: Candidate | None = None
-        self.more = False
 
     def best(self) -> Candidate | None:
         """The best that fits.
@@ -118,7 +103,7 @@ class Attempt:
                     self._with_host(self._computes(self.found.estimate))
             if self.found is not None:
                 self._move(self.found)
-        return self._filled()
+        return self._settled()
 
     def fewest(self) -> Candidate | None:
         """The best with as few layers on the host as can be, where it is not to be guessed how few those are."""
@@ -126,17 +111,11 @@ class Attempt:
         if self._all_on_host().fewest() and self.found is not None and self.effort != "any":
             self._with_host(self._computes(self.found.estimate))
             self._move(self.found)
-        return self._filled()
+        return self._settled()
 
     def least_on_gpus(self) -> Candidate | None:
         """The output layer alone on a GPU: the first thing to fit where little does."""
         self._all_on_host().any((self.costs.n_items - 1,))
-        return self._settled()
-
-    def _filled(self) -> Candidate | None:
-        if self.found is not None and self._thorough():
-            self.found = self._refill(self.found)
-            self._most(self.found)
         return self._settled()
 
     def _tight(self) -> bool:
@@ -159,63 +138,7 @@ class Attempt:
         """What was found, if the host can hold its share; else what it can."""
         if self._tight():
             self.found = self.fine
-        if self.most is not None and self.most.estimate.host_lacks:
-            self.most = None
         return self.found
-
-    def _refill(self, found: Candidate) -> Candidate:
-        """Take experts back from the host where a GPU has room for one: other layers' may leave a buffer as it is."""
-        margins, homes = self.search.problem.margins, found.layout.homes()
-        hashed = self.search.model.layers_routed_by_token
-        touched = {e.layer: 0 for layer in self.costs.experts for e in layer}
-        host = [e for layer in self.costs.experts[found.layout.first :] for e in layer]
-        host = [e for e in host if e.names[0] in found.layout.host]
-        for e in host:
-            touched[e.layer] += 1
-        # the largest that fits; layers without holes in the buffer first, then those that are split already
-        host.sort(key=lambda e: (-e.size, e.layer < hashed, touched[e.layer], e.layer))
-        tried: set[int] = set()
-        for _ in range(MORE_ROUNDS):
-            left = [found.estimate.devices[d].left - margins[d] for d in self.costs.devices]
-            more = next((e for e in host if e.size <= left[homes[e.layer]] and e.layer not in tried), None)
-            if more is None:
-                break
-            layout = replace(found.layout, host=found.layout.host - set(more.names))
-            new = self._candidate(layout, self._ask(layout))
-            if new is not None:
-                found = new
-                host.remove(more)
-            else:
-                tried.add(more.layer)
-        return found
-
-    def _most(self, found: Candidate) -> None:
-        """Look for more bytes on GPUs than ``found`` has, even if that takes more time: ``most``."""
-        partitioner = LayerPartitioner(self.costs, self.search.problem.bandwidths, most=True)
-        every = self.costs.kinds
-        computes = self._computes(found.estimate)
-        for _ in range(MORE_ROUNDS):
-            rooms = [before - compute for before, compute in zip(self.before, computes, strict=True)]
-            partition = partitioner.partition(rooms, Kinds(every, every), (found.layout.first,))
-            if partition is None or not partition.layout.host:
-                return
-            layout = replace(partitioner.spread(partition.layout, rooms), no_op_offload=self.no_op_offload)
-            gain = partitioner.weights(layout) - partitioner.weights(found.layout)
-            if gain <= 0:
-                return
-            # with many GPUs sums always promise a little; a whole expert tensor is worth asking --fit about
-            least = min(e.nbytes for layer in self.costs.experts for e in layer)
-            self.more = self.more or len(self.before) < MANY or gain >= least
-            answer = self._ask(layout)
-            if answer.refused is not None:
-                return
-            new = self._candidate(layout, answer)
-            if new is not None:
-                self.most = self._refill(new)
-                if _rank(self.most) < _rank(found):
-                    self.found = self.most
-                return
-            computes = list(map(max, computes, self._computes(answer)))
 
     def _any(self) -> None:
         every = self.costs.kinds
@@ -226,14 +149,6 @@ class Attempt:
     def _all_on_host(self) -> AllExpertsOnHost:
         bandwidths = self.search.problem.bandwidths
         return AllExpertsOnHost(self.costs, bandwidths, self.before, self.no_op_offload, self._ask, self._take)
-
-    def with_weights(self, least: int, computes: Sequence[int]) -> Candidate | None:
-        """The best that fits with about ``least`` bytes of weights on GPUs; ``computes``: a guess, rather too small."""
-        self.least = int(least * (1 - PADDING))
-        self._with_host(computes)
-        if self.found is not None:
-            self._move(self.found)
-        return self._settled()
 
     def _ask(self, layout: Layout) -> Estimate:
         return self.search.estimate(layout_args(layout, self.costs))
@@ -274,8 +189,6 @@ class Attempt:
             self.found = own
         if self.found is None and start.pipeline_parallel:
             self._refine(none, [0] * len(computes), one_copy=True)
-        if self.found is not None and self.found is not own:
-            self._balance(self.found, none)
 
     def _with_host(self, computes: Sequence[int]) -> None:
         """Layouts with experts on the host, the most promising kinds first."""
@@ -288,9 +201,7 @@ class Attempt:
         ways = list(dict.fromkeys(ways))
         bounds = []
         for number, kinds in enumerate(ways):
-            partition = self._partition(
-                [self._least_copy(kinds, computes), *computes[1:]] if self.copies else computes, kinds
-            )
+            partition = self._partition([self._least_copy(kinds), *computes[1:]] if self.copies else computes, kinds)
             if partition is not None:
                 bounds.append((partition.cost, number))
         for bound, number in sorted(bounds):
@@ -301,53 +212,38 @@ class Attempt:
             if self.found is not None:
                 guess = self._computes(self.found.estimate)
             if self.copies:
-                guess[0] = self._least_copy(kinds, guess)
+                guess[0] = self._least_copy(kinds)
             self._refine(kinds, guess)
             if self.found is not None and not self._thorough():
                 return
-        if self.copies and self.found is not None:
-            self._turn(self.found, ways)
 
-    def _turn(self, found: Candidate, ways: Sequence[Kinds]) -> None:
-        """Keep other layers' experts on the first GPU, when some of the first layers' are on the host.
+        if self.copies and self.found is not None and self.found.layout.host:
+            # other holes in the first GPU's compute buffer: copies of some layers' experts make it larger
+            self._refine(ways[0], [self._least_copy(ways[0]), *self._computes(self.found.estimate)[1:]], last=True)
 
-        The first layers route by token (``hash_layer_count``) and leave other holes in the compute buffer than the
-        rest: copies of their experts can make it larger by the size of one.
-        """
-        hashed = self.search.model.layers_routed_by_token
-        first = {name for layer in self.costs.experts[:hashed] for e in layer for name in e.names}
-        if not first & found.layout.host:
-            return
-        computes = self._computes(found.estimate)
-        computes[0] = self._least_copy(ways[0], computes)
-        for turn in (-1, *range(1, hashed)):
-            self._refine(ways[0], computes, turn=turn)
-
-    def _least_copy(self, kinds: Kinds, computes: Sequence[int] = (0,)) -> int:
+    def _least_copy(self, kinds: Kinds) -> int:
         """Bytes that the first GPU's compute buffer holds at least, when such experts are copied to it."""
         sizes = [e.size for layer in self.costs.experts for e in layer if e.kind in kinds.first | kinds.rest]
-        return max(min(sizes, default=0), computes[0] if self.least else 0)
+        return min(sizes, default=0)
 
-    def _partition(self, computes: Sequence[int], kinds: Kinds, slack: int = 0, turn: int = 0) -> Partition | None:
-        rooms = [before - compute - slack for before, compute in zip(self.before, computes, strict=True)]
+    def _partition(self, computes: Sequence[int], kinds: Kinds, last: bool = False) -> Partition | None:
+        rooms = [before - compute for before, compute in zip(self.before, computes, strict=True)]
         if self.copies and kinds.first | kinds.rest and rooms[0] < 0:
             return None
-        return self.partitioner.partition(rooms, kinds, self.firsts, turn)
+        return self.partitioner.partition(rooms, kinds, self.firsts, last)
 
     def _refine(
-        self, kinds: Kinds, computes: Sequence[int], one_copy: bool = False, turn: int = 0, enough: bool = False
+        self, kinds: Kinds, computes: Sequence[int], one_copy: bool = False, enough: bool = False, last: bool = False
     ) -> None:
         """Partition, ask, and partition again with the compute buffers of the answer, until nothing better is in sight.
 
-        ``enough``: the first that fits will do.
+        ``enough``: the first that fits will do.  ``last``: as in ``LayerPartitioner.partition``.
         """
         computes = list(computes)
         raised: set[int] = set()
         for _ in range(ROUNDS):
-            partition = self._partition(computes, kinds, turn=turn)
+            partition = self._partition(computes, kinds, last)
             if partition is None or (self.found is not None and partition.cost >= self.found.price):
-                return
-            if self.least and self.partitioner.weights(partition.layout) < self.least:
                 return
             layout = replace(partition.layout, one_copy=one_copy, no_op_offload=self.no_op_offload)
             answer = self._ask(layout)
@@ -366,29 +262,6 @@ class Attempt:
                     lowered = True
             if fits and not lowered:
                 return
-
-    def _balance(self, found: Candidate, kinds: Kinds) -> None:
-        """Spread what is left evenly, where that costs nothing: llama.cpp's pools grow at run time."""
-        computes = self._computes(found.estimate)
-        margins = self.search.problem.margins
-        left = [found.estimate.devices[d].left - margins[d] for d in self.costs.devices]
-        low, high = max(0, min(left)), max(left)
-        best: Partition | None = None
-        while high - low > BALANCE:
-            middle = (low + high) // 2
-            partition = self._partition(computes, kinds, middle)
-            if partition is not None and partition.cost <= found.price * SAME:
-                low, best = middle, partition
-            else:
-                high = middle
-        if best is None:
-            return
-        layout = replace(best.layout, one_copy=found.layout.one_copy, no_op_offload=found.layout.no_op_offload)
-        answer = self._ask(layout)
-        if leaves_margins(answer, margins):
-            spread = [answer.devices[d].left - margins[d] for d in self.costs.devices]
-            if min(spread) > min(left):
-                self.found = Candidate(layout, tuple(layout_args(layout, self.costs)), answer, found.price)
 
     def _move(self, found: Candidate) -> None:
         """Fill what is left of a GPU with other GPUs' experts from the host, if any has room for one."""

@@ -47,17 +47,6 @@ class Estimates:
         """Take ``known`` for the estimate of the user's flags and ``args``."""
         self._known[tuple(args)] = known
 
-    def least_computes(self, like: Estimate) -> list[int]:
-        """Bytes of each GPU's compute buffer in ``like``; of the first, the least that copies of experts have taken."""
-        devices = [] if self._costs is None else self._costs.devices
-        computes = [like.devices[d].working for d in devices]
-        seen = [
-            found.devices[devices[0]].working
-            for args, found in self._known.items()
-            if found.refused is None and "-ot" in args and "--no-op-offload" not in args
-        ]
-        return [min([computes[0], *seen]), *computes[1:]]
-
     @property
     def approximate(self) -> str:
         """Why answers are not exact, empty when they are: the same for all of them, whatever is placed where."""

@@ -16,8 +16,6 @@ Time = Callable[[LayerCosts, Candidate], float]
 def in_parts(search: Search, costs: LayerCosts, found: Candidate, time: Time) -> tuple[LayerCosts, Candidate]:
     """A faster placement than one with whole layers on the host, and what it moves; what was found if there is none.
 
-    It has no fewer weights on GPUs, so that what holds beside ``--fit`` goes on to hold.
-
     Tried: one layer more on the GPUs, but for some of its feed-forward weights, which fills what is left beside whole
     layers; and the attention and caches of every layer there.
     """
@@ -29,6 +27,6 @@ def in_parts(search: Search, costs: LayerCosts, found: Candidate, time: Time) ->
     best = costs, found
     for first in dict.fromkeys((found.layout.first - 1, 0)):
         new = Attempt(search, parts, found.layout.no_op_offload, (first,), "good").best()
-        if new is not None and new.weights >= found.weights and time(parts, new) < time(*best):
+        if new is not None and time(parts, new) < time(*best):
             best = parts, new
     return best

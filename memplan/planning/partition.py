@@ -9,19 +9,17 @@ up to the price of layers that are split between GPU and host, which is estimate
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from memplan.planning.layer_costs import Expert, LayerCosts
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths
-from memplan.planning.subset_sums import TOLERANCE, SubsetSums
+from memplan.planning.subset_sums import SubsetSums
 
 HOST_LAYER_MS = 1e6
 """Price of a layer whose attention is on the host: more than anything else that a plan can save."""
 
 _NEVER = float("inf")
-_TIE = 1e-3
-"""Units by which fewer pieces are better, where bytes alone count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +47,9 @@ class Partition:
 
 
 class LayerPartitioner:
-    """Cuts layers at what they cost; ``most``: for the most bytes of experts on GPUs, whatever the time."""
+    """Cuts layers at what they cost."""
 
-    def __init__(self, costs: LayerCosts, bandwidths: Bandwidths, most: bool = False) -> None:
-        self.most = most
+    def __init__(self, costs: LayerCosts, bandwidths: Bandwidths) -> None:
         self.costs = costs
         self.subsets = SubsetSums(costs.experts)
         self.speeds = bandwidths
@@ -63,20 +60,19 @@ class LayerPartitioner:
         self._gpu_unit = [bandwidths.gpu_ms(d, unit_bytes) for d in costs.devices]
         self._read_ms = [bandwidths.gpu_ms(d, 1.0) for d in costs.devices]
         self._change_ms = [bandwidths.change_ms(d) for d in costs.devices]
-        self._least = min((units for layer in self.subsets.layers for _, units in layer), default=1)
 
     def partition(
-        self, rooms: Sequence[int], kinds: Kinds, firsts: Iterable[int] = (0,), turn: int = 0
+        self, rooms: Sequence[int], kinds: Kinds, firsts: Iterable[int] = (0,), last: bool = False
     ) -> Partition | None:
         """The best layout in which every GPU's weights and caches fit its room; None when there is none.
 
-        ``firsts``: how many of the first layers may be on the host altogether, the fewer the better.  ``turn``: which
-        of the first GPU's layers keep their experts: 0: the first ones; n: those after the nth; -1: the last ones.
+        ``firsts``: how many of the first layers may be on the host altogether, the fewer the better.  ``last``: whether
+        the last of the first GPU's layers keep their experts, in place of the first ones.
         """
         costs = self.costs
         n = costs.n_items
         if costs.fixed_homes is not None:
-            return self._fixed(rooms, kinds, costs.fixed_homes, turn)
+            return self._fixed(rooms, kinds, costs.fixed_homes, last)
         starts = {f: f * HOST_LAYER_MS for f in (firsts if costs.first is None else (costs.first,))}
         best = [starts.get(f, _NEVER) for f in range(n + 1)]
         came: list[list[int]] = []
@@ -104,7 +100,7 @@ class LayerPartitioner:
         for origin in reversed(came):
             ends.append(origin[ends[-1]])
         ends.reverse()
-        return self._finish(best[n], ends[0], tuple(ends[1:]), rooms, kinds, turn)
+        return self._finish(best[n], ends[0], tuple(ends[1:]), rooms, kinds, last)
 
     def price(self, layout: Layout) -> float:
         """Milliseconds a token of a layout, in the terms of ``partition``; what the user has placed is not in it."""
@@ -137,32 +133,7 @@ class LayerPartitioner:
                 total += self.speeds.host_ms(nbytes) if where < 0 else nbytes * self._read_ms[where]
         return total
 
-    def spread(self, layout: Layout, rooms: Sequence[int]) -> Layout:
-        """The layout with experts from the host on GPUs that have room for one beside their own layers'."""
-        costs, homes = self.costs, layout.homes()
-        left = [room - self._dense[b] + self._dense[a] for room, (a, b) in zip(rooms, layout.ranges(), strict=True)]
-        host: list[Expert] = []
-        for e in (e for layer in costs.experts[layout.first :] for e in layer):
-            where = layout.place(e, homes[e.layer])
-            if where < 0:
-                host.append(e)
-            else:
-                left[where] -= e.size
-        moved = dict(layout.moved)
-        for e in sorted(host, key=lambda e: (-e.size, e.layer, e.kind)):
-            target = max(range(len(left)), key=lambda d: left[d])
-            if target != homes[e.layer] and left[target] >= e.size:
-                left[target] -= e.size
-                moved.update((name, target) for name in e.names)
-        return replace(layout, moved=moved, host=layout.host - moved.keys())
-
-    def weights(self, layout: Layout) -> int:
-        """Bytes of weights on GPUs, without what the user has placed and without padding."""
-        homes = layout.homes()
-        experts = (e.nbytes for layer in self.costs.experts for e in layer if layout.place(e, homes[e.layer]) >= 0)
-        return self._read[-1] - self._read[layout.first] + sum(experts)
-
-    def _fixed(self, rooms: Sequence[int], kinds: Kinds, homes: Sequence[int], turn: int) -> Partition | None:
+    def _fixed(self, rooms: Sequence[int], kinds: Kinds, homes: Sequence[int], last: bool) -> Partition | None:
         first = sum(home < 0 for home in homes)
         ends = [first + sum(0 <= home <= device for home in homes) for device in range(len(rooms))]
         total, a = 0.0, first
@@ -173,7 +144,7 @@ class LayerPartitioner:
                     return None
                 total += costs[b - a - 1]
             a = b
-        return self._finish(total, first, tuple(ends), rooms, kinds, turn)
+        return self._finish(total, first, tuple(ends), rooms, kinds, last)
 
     def _table(self, device: int, room: int, kinds: frozenset[str]) -> list[list[float]]:
         """``table[a][b - a - 1]``: milliseconds a token when the layers from a up to b are this GPU's."""
@@ -194,11 +165,6 @@ class LayerPartitioner:
             host = s.least_host(left // unit)
             if host < 0:
                 break
-            if self.most:
-                # a GPU with room beside its own experts takes others', as many as it can
-                spare = 0 if host else max(0, left // unit - s.total) // self._least * self._least
-                row.append(host - spare + _TIE)
-                continue
             cost = change + (read[b] - read[a]) * read_ms + (s.total - host) * gpu_unit
             if host:
                 cost += host * host_unit + 2 * change * -(-host // s.most)
@@ -206,24 +172,18 @@ class LayerPartitioner:
         return row
 
     def _finish(
-        self, cost: float, first: int, ends: tuple[int, ...], rooms: Sequence[int], kinds: Kinds, turn: int
+        self, cost: float, first: int, ends: tuple[int, ...], rooms: Sequence[int], kinds: Kinds, last: bool
     ) -> Partition:
         """The layout of a partition: each GPU's experts are chosen; neighbours keep theirs on the host side by side."""
         host: list[Expert] = []
-        tolerance = 0 if self.most else TOLERANCE
-        a, turned = first, turn
+        a = first
         for device, b in enumerate(ends):
             if b > a:
                 left = (rooms[device] - self._dense[b] + self._dense[a]) // self.subsets.unit
                 total = self.subsets.sums(kinds.of(device))[a][b - a].total
-                layer_cost = _TIE if self.most else 2 * self._change_ms[device] / (self._host_unit or 1.0)
-                host += self.subsets.choose(_order(a, b, turned), kinds.of(device), total - left, layer_cost, tolerance)
-                turned = -1 if turned >= 0 else 0
+                layer_cost = 2 * self._change_ms[device] / (self._host_unit or 1.0)
+                order = range(b - 1, a - 1, -1) if last else range(a, b)
+                host += self.subsets.choose(order, kinds.of(device), total - left, layer_cost)
+                last = not last
             a = b
         return Partition(cost, Layout(first, ends, frozenset(name for e in host for name in e.names)))
-
-
-def _order(a: int, b: int, turn: int) -> list[int]:
-    """The layers from a up to b, those first that keep their experts."""
-    layers = list(range(a, b))
-    return layers[::-1] if turn < 0 else layers[turn:] + layers[:turn]

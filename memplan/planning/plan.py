@@ -14,7 +14,6 @@ from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
 from memplan.notes import mib
 from memplan.planning.feed_forward import in_parts
-from memplan.planning.fit_floor import no_less_than_fit
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout
 from memplan.planning.nearest import changes_in_full, few_enough, nearest_changes
@@ -125,14 +124,8 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if costs is not None and costs.first is None and costs.fixed_homes is None and search.refused is None:
         if found is None and not search.crowded:
             found = search.find(partial=True)
-        kept, found = found, no_less_than_fit(search, found)
-        own = costs
         if found is not None:
             costs, found = in_parts(search, costs, found, partial(token_ms, search))
-        if kept is not None and found is not None and kept.weights < found.weights:
-            ms = token_ms(search, own, kept)
-            if ms < token_ms(search, costs, found):
-                left_out += (_like_fit(found.weights - kept.weights, ms, (*chosen, *kept.args)),)
     more_than_free = _more_than_free(problem) if found is None and search.refused is None else ""
     if more_than_free:
         return NoPlan(fixed, more_than_free, (), None, estimates + search.estimates, search.approximate)
@@ -240,14 +233,6 @@ def _too_large(search: Search) -> str:
     return (
         f"the weights alone are {mib(weights)}, more than the host's {mib(rig.host_total)}{on_gpus}: take a smaller"
         " quantisation, or more memory"
-    )
-
-
-def _like_fit(less: int, ms: float, args: Sequence[str]) -> str:
-    """Why a faster placement was not taken."""
-    return (
-        f"faster, at about {ms:.1f} ms a token, but with {mib(less)} of weights less on GPUs, and fewer than"
-        f" llama.cpp's own --fit puts there: {' '.join(map(shlex.quote, args))}"
     )
 
 

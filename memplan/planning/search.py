@@ -15,15 +15,12 @@ from memplan.planning.problem import Candidate, Problem, leaves_margins
 class Search(Estimates):
     """One search.
 
-    ``most``: a placement with more bytes on GPUs than what was found, though it is slower.  ``more``: whether there may
-    be one, by sums.  ``crowded``: whether the GPUs can hold all attention, but the host not the rest.  ``hints``:
+    ``crowded``: whether the GPUs can hold all attention, but the host not the rest.  ``hints``:
     layouts that fitted a similar problem, to fall back on.
     """
 
     def __init__(self, problem: Problem, hints: Sequence[Layout] = ()) -> None:
         super().__init__(problem)
-        self.most: Candidate | None = None
-        self.more = False
         self.crowded = False
         self.hints = hints
 
@@ -50,7 +47,6 @@ class Search(Estimates):
             firsts = range(costs.n_items + 1) if partial else (0,)
             attempt = Attempt(self, costs, no_op_offload, firsts, effort)
             found = attempt.best()
-            self.most, self.more = attempt.most, attempt.more
             self.crowded = self.crowded or (attempt.crowded and not partial)
             if found is not None and _uses_gpus(found, costs):
                 return found

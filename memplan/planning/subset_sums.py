@@ -79,14 +79,11 @@ class SubsetSums:
             sums.append(Sums(total, host, most))
         return sums
 
-    def choose(
-        self, order: Sequence[int], kinds: frozenset[str], need: int, layer_cost: float, tolerance: int = TOLERANCE
-    ) -> list[Expert]:
+    def choose(self, order: Sequence[int], kinds: frozenset[str], need: int, layer_cost: float) -> list[Expert]:
         """Experts of some layers with at least ``need`` units together, the cheapest choice.
 
         A choice costs its units, and ``layer_cost`` for each layer that it touches. Layers that are whole on the host
-        lie together at the end of ``order``. ``tolerance``: bytes that a simpler pattern may cost. Empty when nothing
-        has to stay on the host, or not enough can.
+        lie together at the end of ``order``. Empty when nothing has to stay on the host, or not enough can.
         """
         if need <= 0:
             return []
@@ -111,7 +108,7 @@ class SubsetSums:
                 enough &= enough - 1
         if not found:
             return []
-        limit = min(found)[0] + tolerance / self.unit
+        limit = min(found)[0] + TOLERANCE / self.unit
         alike = [choice for choice in sorted(found) if choice[0] <= limit][:ALIKE]
         ways = [(self._walk(options, reach, count, units), price) for price, count, units in alike]
         return min(ways, key=lambda way: (_pieces(way[0]), way[1]))[0]

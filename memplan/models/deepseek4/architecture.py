@@ -109,10 +109,6 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
             " buffers take many times what they take with -np 1",
         )
 
-    def layers_routed_by_token(self, hp: DeepSeek4HParams) -> int:
-        """Those of ``ffn_gate_tid2eid``."""
-        return hp.hash_layer_count
-
     def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
         """Unfused graphs are long."""
         return max(40 * n_tokens, 32 * n_tensors)
