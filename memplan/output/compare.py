@@ -20,7 +20,7 @@ from memplan.explaining.names import MEANINGS, ranges
 from memplan.explaining.result import Peak, Placed
 from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.compare_verdict import changed, changed_here, releases_heading, verdict
-from memplan.output.explain import tenths
+from memplan.output.explain_words import tenths
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text
 from memplan.output.wrapping import wrap_words
 

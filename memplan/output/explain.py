@@ -3,58 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.text import Text
 
-from memplan.explaining.names import MEANINGS, UNNAMED, ranges
-from memplan.explaining.result import ComputeBuffer, Explanation, Group, Peak, Placed, Resident, SplitUse
+from memplan.explaining.names import UNNAMED, ranges
+from memplan.explaining.result import ComputeBuffer, Explanation, Peak, Placed, Resident, SplitUse
 from memplan.output.columns import Cell, Line, column_lines
+from memplan.output.explain_words import chunks_line, meaning, percent, plural, shape_text, tenths, verdict
 from memplan.output.json import estimate_object
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text, verdict_line
 from memplan.result import Estimate
 
-MOST = 0.5
-"""The share of a buffer with which a tensor decides its size by itself."""
-
-
 SMALL = MIB // 10
 """Inputs below this many bytes are not listed."""
-
-
-def verdict(buffer: ComputeBuffer) -> str:
-    """Which tensor it is, in one sentence."""
-    groups, size = buffer.groups, buffer.bytes
-    if not groups:
-        return "nothing is computed here"
-    top = groups[0]
-    lost = ""
-    if buffer.lost > MOST * top.bytes:
-        gap = buffer.gaps[0]
-        behind = f", mostly left behind by {gap.left_by}" if gap.left_by else ""
-        lost = f"; {_of(buffer.lost, size)} lie in gaps{behind}"
-    if top.bytes >= MOST * size:
-        return f"{top.base} decides: {_of(top.bytes, size)}, {_tensors(top)}{lost}"
-    if len(groups) > 1 and groups[1].bytes * 2 <= top.bytes:
-        return f"{top.base} takes most: {_of(top.bytes, size)}, {_tensors(top)}{lost}"
-    largest = ", ".join(f"{group.base} ({_of(group.bytes, size, group.count)})" for group in groups[:3])
-    return f"no single tensor decides, the largest are {largest}{lost}"
-
-
-def meaning(buffer: ComputeBuffer) -> str:
-    """What the tensors that take most are, where llama.cpp has no name for them; empty for all others."""
-    top = buffer.decides
-    said = "" if top is None else MEANINGS.get(top.base, "")
-    return said and f"llama.cpp has no name for it: {said}"
-
-
-def chunks_line(buffer: ComputeBuffer) -> str:
-    """That a buffer has several chunks, each fullest at a moment of its own; empty for one."""
-    if len(buffer.peaks) < 2:
-        return ""
-    sizes = " + ".join(tenths(peak.bytes) for peak in buffer.peaks)
-    return f"in {len(buffer.peaks)} chunks ({sizes} MiB), each of which is fullest at a node of its own"
 
 
 def render_explanation(
@@ -161,16 +124,16 @@ def _tensor_lines(peak: Peak, top: int, unicode: bool) -> Iterator[Line]:
         layer = ranges(sorted({copy.layer for copy in copies if copy.layer is not None}))
         word = "copies" if p.does == "copy" else "alike"
         title = p.title if len(copies) == 1 else f"{len(copies)} {word}: {p.title} ..."
-        row: list[Cell] = [(tenths(size), "yellow"), _percent(size, peak.bytes)]
+        row: list[Cell] = [(tenths(size), "yellow"), percent(size, peak.bytes)]
         rows.append([*row, printable(title), p.does, p.type, shape_text(p.shape), layer, alive])
     blank: list[Cell] = [""] * 5
     rest = [p for copies in alike[top:] for p in copies]
     if rest:
         size = sum(p.bytes for p in rest)
-        rows.append([(tenths(size), "yellow"), _percent(size, peak.bytes), f"{len(rest)} more", *blank])
+        rows.append([(tenths(size), "yellow"), percent(size, peak.bytes), f"{len(rest)} more", *blank])
     if peak.gaps:
         gaps = f"lost in {len(peak.gaps)} {plural('gap', len(peak.gaps))} between them"
-        rows.append([(tenths(peak.lost), "red"), _percent(peak.lost, peak.bytes), gaps, *blank])
+        rows.append([(tenths(peak.lost), "red"), percent(peak.lost, peak.bytes), gaps, *blank])
     rows.append([(tenths(peak.bytes), "bold"), "100", "in all", *blank])
     heads = ["MiB", "%", "tensor", "op", "type", "shape", "layer", "alive at nodes"]
     yield from column_lines(heads, rows, [True, True, False, False, False, False, True, False], unicode)
@@ -272,39 +235,6 @@ def _role(r: Resident) -> str:
     if layer is None:
         return r.name
     return r.name.replace(f"blk.{layer}.", "").replace(f"_l{layer}", "")
-
-
-def _of(size: int, whole: int, count: int = 1) -> str:
-    return f"{tenths(size)} MiB{f' in {count} tensors' if count > 1 else ''}, {_percent(size, whole)} %"
-
-
-def _tensors(group: Group) -> str:
-    count = f"{group.count} {plural('tensor', group.count)}"
-    if not group.layers:
-        return count
-    return f"{count} of {plural('layer', len(group.layers))} {ranges(group.layers)}"
-
-
-def plural(word: str, count: int) -> str:
-    """The word for so many of it."""
-    return word if count == 1 else f"{word}s"
-
-
-def _percent(size: int, whole: int) -> str:
-    return f"{100 * size / whole:.0f}"
-
-
-def shape_text(shape: Iterable[int]) -> str:
-    """A shape without its trailing ones: 128 x 4096."""
-    extents = list(shape)
-    while len(extents) > 1 and extents[-1] == 1:
-        extents.pop()
-    return " x ".join(f"{n}" for n in extents)
-
-
-def tenths(size: int) -> str:
-    """Bytes in MiB with one decimal."""
-    return f"{size / MIB:,.1f}"
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

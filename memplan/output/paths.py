@@ -15,7 +15,8 @@ from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.compare import alike_buffers, buffer_lines, signed
 from memplan.output.compare_json import comparison_object
 from memplan.output.compare_verdict import where_short
-from memplan.output.explain import placed_object, shape_text, tenths
+from memplan.output.explain import placed_object
+from memplan.output.explain_words import shape_text, tenths
 from memplan.output.json import estimate_object
 from memplan.output.sweep import closing_notes
 from memplan.output.words import mib, model_line, printable, settings_line, to_text, unchecked

@@ -11,7 +11,7 @@ from rich.text import Text
 from memplan.explaining.names import ranges
 from memplan.explaining.run_time import RunTimeExplanation, RunTimeUse, ScratchUse
 from memplan.output.columns import Cell, Line, column_lines
-from memplan.output.explain import plural, shape_text, tenths
+from memplan.output.explain_words import plural, shape_text, tenths
 from memplan.output.json import estimate_object
 from memplan.output.words import model_line, printable, settings_line, to_text, verdict_line
 

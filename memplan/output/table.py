@@ -6,13 +6,15 @@ MiB throughout, as llama.cpp's own log prints them. Colour and box drawing are t
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from memplan.backends.devices import CUDA
 from memplan.output.words import card_name, mib, model_line, printable, settings_line, to_text, verdict_line
 from memplan.output.wrapping import wrap_words
 from memplan.result import DeviceUse, Estimate, HostUse
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 CONTEXT = "the CUDA context and the code of kernels (see --reserve)"
 """What is outside of llama.cpp's buffers and of what kernels take on a CUDA device."""
@@ -46,15 +48,17 @@ def render_table(estimate: Estimate, *, width: int = 80, colour: bool = False, u
     if estimate.refused is None:
         lines += ["", *_rows(estimate, width, unicode)]
     lines += [""]
-    for text, style in _verdict(estimate):
+    for text, style in verdict(estimate):
         lines += _wrapped(text, width, style)
-    for note in _notes(estimate):
+    for note in notes(estimate):
         lines += _wrapped(note, width, mark="- ")
     return to_text(lines, colour)
 
 
 def _rows(estimate: Estimate, width: int, unicode: bool) -> list[Text | str]:
     """The table. Figures are never cut: what does not fit beside them goes, the bar first, then the cards' names."""
+    from rich.text import Text
+
     host = estimate.host
     uses: list[DeviceUse | HostUse] = [*estimate.devices, host]
     figures = [
@@ -115,6 +119,8 @@ def _run_times(estimate: Estimate) -> list[str]:
 
 def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
     """The device's free memory as a bar of ``width`` characters, filled by its three buffers."""
+    from rich.text import Text
+
     bar = Text()
     scale = max(device.free, device.used, 1)
     done = drawn = 0
@@ -128,6 +134,8 @@ def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
 
 
 def _legend(estimate: Estimate, unicode: bool) -> Text:
+    from rich.text import Text
+
     legend = Text()
     for field, block, ascii_block, style, name in PARTS:
         if field not in ("run_time", *BESIDE) or any(getattr(device, field) for device in estimate.devices):
@@ -137,7 +145,8 @@ def _legend(estimate: Estimate, unicode: bool) -> Text:
     return legend
 
 
-def _verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
+def verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Whether it fits, or why llama.cpp does not start and what mends it: lines, each with its style."""
     refused = estimate.refused
     style = "bold red" if not estimate.fits else "bold yellow" if estimate.tight else "bold green"
     yield verdict_line(estimate), style
@@ -150,7 +159,8 @@ def _verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
         yield f"not exact: {estimate.approximate}", "yellow"
 
 
-def _notes(estimate: Estimate) -> Iterator[str]:
+def notes(estimate: Estimate) -> Iterator[str]:
+    """What else to know: of the settings, and of what is not included."""
     yield from estimate.notes
     if estimate.refused is None:
         cuda = any(device.name.startswith(CUDA) for device in estimate.devices)
@@ -181,5 +191,7 @@ def _server(estimate: Estimate) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[Text]:
+    from rich.text import Text
+
     text = " ".join(printable(text).split())
     return [Text(line, style) for line in wrap_words(text, min(width, 110), mark, " " * len(mark))]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.explaining.result import ComputeBuffer, Explanation, Placed
 from memplan.output.chart_words import DOT, model_name, rig_name
-from memplan.output.explain import chunks_line, verdict
+from memplan.output.explain_words import chunks_line, verdict
 from memplan.output.figures import (
     DARK,
     EDGE,

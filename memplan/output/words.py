@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from memplan.errors import printable as printable
 from memplan.llama.refusals import ABORT
-from memplan.output.columns import Columns, Line, wrapped
 from memplan.result import Estimate
+
+if TYPE_CHECKING:
+    from memplan.output.columns import Line
 
 MIB = 1 << 20
 
@@ -22,6 +22,11 @@ def to_text(lines: Iterable[Line], colour: bool = False, width: int | None = Non
 
     ``width``: columns that lines and tables are to keep to; None for as wide as they are.
     """
+    from rich.console import Console
+    from rich.text import Text
+
+    from memplan.output.columns import Columns, wrapped
+
     out = io.StringIO()
     console = Console(
         file=out,

@@ -10,7 +10,8 @@ from memplan.explaining.explain import explain
 from memplan.explaining.result import Explanation
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
-from memplan.output.explain import explanation_json, render_explanation, verdict
+from memplan.output.explain import explanation_json, render_explanation
+from memplan.output.explain_words import verdict
 from memplan.output.timeline import REST, timeline_chart, timeline_figure
 from memplan.releases import V0_5_0
 from memplan.rig import parse_gpus
