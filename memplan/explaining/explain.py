@@ -101,6 +101,7 @@ def explained(question: Question) -> Explanation:
         splits=tuple(_splits(sched)),
         largest=tuple(sorted(placed, key=_size, reverse=True)[:LARGEST]),
         residents=(*_weights(answered.model.tensors.tensors, made.placement), *_caches(made.memory)),
+        meanings=answered.model.arch.unnamed,
     )
 
 

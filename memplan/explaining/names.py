@@ -31,20 +31,6 @@ def own_layer(name: str) -> int | None:
     return None
 
 
-MEANINGS: Mapping[str, str] = {
-    "input of FILL for kq_plus_kq_b": (
-        "room for zeros that are added to attention's scores (keys x tokens x heads), which keeps unified slots from"
-        " flash attention; one for each layer, all there from the start"
-    ),
-    "input of FILL for csa_top_k_mask": (
-        "room for zeros that open a CSA layer's mask for the keys that the indexer chose; one for each such layer, all"
-        " there from the start"
-    ),
-}
-"""What inputs without a name are (src/models/deepseek4.cpp: build_top_k_mask; in older builds
-``dsv4_build_kq_zero_bias``)."""
-
-
 def purposes(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, int | None]]:
     """What inputs without a name are for, from what reads them: ``input of FILL for kq_plus_kq_b``, and its layer."""
     reader: dict[Tensor, Tensor] = {}

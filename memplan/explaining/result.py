@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from memplan.explaining.names import UNNAMED
 from memplan.result import Estimate
@@ -210,3 +211,5 @@ class Explanation:
     """The largest tensors of the graph, on any device."""
     residents: tuple[Resident, ...] = ()
     """Every weight, cache and state."""
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    """What tensors without a name are, by what they are called here."""

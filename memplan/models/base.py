@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from memplan.garbage import make_room
@@ -174,6 +175,9 @@ class Architecture(ABC, Generic[H]):
 
     own_streams = False
     """Whether each slot keeps caches of its own, also where slots are unified."""
+
+    unnamed: Mapping[str, str] = MappingProxyType({})
+    """What large inputs without a name are, by what memplan calls them (``explaining/names.py``)."""
 
     def notes(self, flags: Flags, release: Release) -> tuple[str, ...]:
         """What to know about these settings that is true of this architecture alone."""

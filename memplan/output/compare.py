@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
@@ -16,7 +16,7 @@ from memplan.comparing.result import (
     PartChange,
     ReleaseStep,
 )
-from memplan.explaining.names import MEANINGS, ranges
+from memplan.explaining.names import ranges
 from memplan.explaining.result import Peak, Placed
 from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.compare_verdict import changed, changed_here, releases_heading, verdict
@@ -74,7 +74,7 @@ def render_comparison(
     lines += [f"{old} in {a} is {new} in {b}: one tensor by two names" for old, new in c.renamed]
     for alike in alike_buffers(c.buffers):
         if abs(alike[0].change) >= SMALL:
-            lines += ["", *buffer_lines(alike, a, b, top, unicode)]
+            lines += ["", *buffer_lines(alike, c.after.meanings, a, b, top, unicode)]
     return to_text([*lines, *_closing(c, b, fill)], colour, width)
 
 
@@ -175,7 +175,9 @@ def _device(name: str) -> str:
     return "host" if name == "CPU" else name
 
 
-def buffer_lines(alike: Sequence[BufferChange], a: str, b: str, top: int, unicode: bool) -> Iterator[Line]:
+def buffer_lines(
+    alike: Sequence[BufferChange], meanings: Mapping[str, str], a: str, b: str, top: int, unicode: bool
+) -> Iterator[Line]:
     """Why a compute buffer is larger or smaller: in a few sentences, then tensor by tensor.
 
     ``alike``: buffers of one change; the first is described.
@@ -192,8 +194,8 @@ def buffer_lines(alike: Sequence[BufferChange], a: str, b: str, top: int, unicod
     groups = [group for group in buffer.groups if abs(group.change) >= SMALL]
     if groups:
         yield from _group_lines(buffer, groups, a, b, top, unicode)
-        nameless = [group.base for group in groups[:top] if group.base in MEANINGS]
-        yield from (f"{base} has no name in llama.cpp: {MEANINGS[base]}" for base in nameless)
+        nameless = [group.base for group in groups[:top] if group.base in meanings]
+        yield from (f"{base} has no name in llama.cpp: {meanings[base]}" for base in nameless)
     lives, most = _large(buffer.lives), (top + 2) // 3
     yield from (printable(f"- {life_sentence(life, a, b)}") for life in lives[:most])
     if len(lives) > most:

@@ -44,7 +44,7 @@ def render_explanation(
     lines.append(Text(verdict_line(estimate), "bold green" if estimate.fits else "bold red"))
     for buffer in x.buffers:
         if device in ("", buffer.device):
-            lines += _buffer_lines(buffer, estimate.nodes[0], smaller, top, unicode)
+            lines += _buffer_lines(x, buffer, smaller, top, unicode)
     if not device:
         lines += ["", Text("The largest tensors of the prompt's graph", "bold")]
         lines += _largest_lines(x.largest, top, unicode)
@@ -88,7 +88,7 @@ def explanation_json(x: Explanation, top: int = 100) -> str:
 
 
 def _buffer_lines(
-    buffer: ComputeBuffer, nodes: int, smaller: Sequence[tuple[str, Estimate]], top: int, unicode: bool
+    x: Explanation, buffer: ComputeBuffer, smaller: Sequence[tuple[str, Estimate]], top: int, unicode: bool
 ) -> Iterator[Line]:
     yield ""
     head = Text(f"{buffer.device}: compute buffer of {buffer.bytes:,} bytes ({tenths(buffer.bytes)} MiB)", "bold")
@@ -96,12 +96,12 @@ def _buffer_lines(
         head.append(f" in {buffer.buffer}")
     yield head
     yield Text(printable(verdict(buffer)), "yellow")
-    yield from filter(None, (meaning(buffer), chunks_line(buffer)))
+    yield from filter(None, (meaning(buffer, x.meanings), chunks_line(buffer)))
     others = [(flag, e.buffers[buffer.buffer].compute) for flag, e in smaller if buffer.buffer in e.buffers]
     if others:
         yield "it would be " + ", ".join(f"{tenths(size)} MiB with {flag}" for flag, size in others)
     for peak in buffer.peaks:
-        yield printable(_moment(peak, nodes, len(buffer.peaks) > 1))
+        yield printable(_moment(peak, x.estimate.nodes[0], len(buffer.peaks) > 1))
         yield from _tensor_lines(peak, top, unicode)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from memplan.explaining.names import MEANINGS, ranges
+from memplan.explaining.names import ranges
 from memplan.explaining.result import ComputeBuffer, Group
 from memplan.output.words import MIB
 
@@ -31,10 +31,10 @@ def verdict(buffer: ComputeBuffer) -> str:
     return f"no single tensor decides, the largest are {largest}{lost}"
 
 
-def meaning(buffer: ComputeBuffer) -> str:
+def meaning(buffer: ComputeBuffer, meanings: Mapping[str, str]) -> str:
     """What the tensors that take most are, where llama.cpp has no name for them; empty for all others."""
     top = buffer.decides
-    said = "" if top is None else MEANINGS.get(top.base, "")
+    said = "" if top is None else meanings.get(top.base, "")
     return said and f"llama.cpp has no name for it: {said}"
 
 

@@ -38,7 +38,8 @@ def render_paths(
         lines += ["", Text("Tensors that only one path has", "bold"), *_tensors(p, top, unicode)]
     for alike in alike_buffers(p.comparison.buffers) if p.comparison is not None else ():
         if alike[0].change:
-            lines += ["", *buffer_lines(alike, "fused", "unfused", max(1, top // 2), unicode)]
+            meanings, fewer = p.sides[-1].explanation.meanings, max(1, top // 2)
+            lines += ["", *buffer_lines(alike, meanings, "fused", "unfused", fewer, unicode)]
     lines += ["", *(Text(context_line(side), "bold") for side in p.sides)]
     return to_text([*lines, *closing_notes(side.explanation.estimate for side in p.sides)], colour, width)
 

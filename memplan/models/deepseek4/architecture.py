@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from memplan.llama.context import LIGHTNING_INDEXER, Fused, Paths, Probe
@@ -98,6 +99,17 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
         return None
 
     own_streams = True
+    unnamed = MappingProxyType({
+        "input of FILL for kq_plus_kq_b": (
+            "room for zeros that are added to attention's scores (keys x tokens x heads), which keeps unified slots"
+            " from flash attention; one for each layer, all there from the start"
+        ),
+        "input of FILL for csa_top_k_mask": (
+            "room for zeros that open a CSA layer's mask for the keys that the indexer chose; one for each such layer,"
+            " all there from the start"
+        ),
+    })
+    """``build_top_k_mask``; in older builds ``dsv4_build_kq_zero_bias``."""
 
     def notes(self, flags: Flags, release: Release) -> tuple[str, ...]:
         """What unified slots cost before masks followed attention."""
