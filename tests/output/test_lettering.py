@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.text import Text
 
 from memplan.backends.devices import Gpu, Rig
-from memplan.output.chart import Chart, make_chart
+from memplan.output.chart import LINES, Chart, make_chart
 from memplan.output.figures import LIGHT, new_figure, write_figure
 from memplan.output.lettering import Ruler, plain_text
 from memplan.output.plot import chart_figure
@@ -68,7 +68,8 @@ def renamed(chart: Chart, rng: random.Random, longest: int) -> Chart:
     panels = tuple(
         replace(
             panel,
-            series=tuple(replace(s, label=labels[i]) for i, s in enumerate(panel.series)),
+            # a stack's bands have names of their own
+            series=tuple(replace(s, label=labels[i]) if panel.kind == LINES else s for i, s in enumerate(panel.series)),
             title=panel.title + " " + "M" * rng.randint(0, 30),
         )
         for panel in chart.panels
