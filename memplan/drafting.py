@@ -21,7 +21,7 @@ from memplan.llama.flags import Flags
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.placement import Placement, select_devices, too_many_devices
-from memplan.llama.refusals import Refusal
+from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.llama.speculation import BLOCK_TYPES
 from memplan.loaded import Made, Model, load, make_context
 from memplan.models.base import BufferMap, PartBuffers
@@ -57,8 +57,8 @@ class DraftContext:
     """Where its layers go instead, once memory is really taken."""
 
 
-def find_drafter(question: Question, served: Model, params: ContextParams) -> Drafter | str | None:
-    """What drafts with these flags; why it is not counted; None where nothing drafts.
+def find_drafter(question: Question, served: Model, params: ContextParams) -> Drafter | Refusal | str | None:
+    """What drafts with these flags; why llama-server gives up; why it is not counted; None where nothing drafts.
 
     ``params``: of the context that is drafted for.
     """
@@ -69,11 +69,10 @@ def find_drafter(question: Question, served: Model, params: ContextParams) -> Dr
     if not flags.draft_model:
         if not mtp:
             return None  # llama-server makes no second context either
-        if not served.hparams.n_layer_nextn:
-            return "the file has no MTP block to draft with"
-        if served.mtp is None:
-            return f"the context of {served.arch.name}'s MTP block is not modelled"
-        return Drafter(served.mtp, draft_flags(flags, params, question.release, own=False), own=False)
+        block = mtp_block(served, question.release)
+        if not isinstance(block, Model):
+            return block
+        return Drafter(block, draft_flags(flags, params, question.release, own=False), own=False)
     if question.draft is None:
         return "the draft model is not given"
     own = draft_flags(flags, params, question.release, own=True)
@@ -83,11 +82,29 @@ def find_drafter(question: Question, served: Model, params: ContextParams) -> Dr
         return f"the draft model: {fault}"
     if not model.arch.graph_followed:
         return f"the draft model: architecture {model.arch.name} is not modelled"
-    if mtp or flags.drafting == "draft-eagle3":
-        if not mtp or model.mtp is None:
-            return f"{flags.drafting} with {model.arch.name} is not modelled"
-        return Drafter(model.mtp, own, own=True)
+    if flags.drafting == "draft-eagle3":
+        return f"{flags.drafting} with {model.arch.name} is not modelled"
+    if mtp:
+        block = mtp_block(model, question.release)
+        return Drafter(block, own, own=True) if isinstance(block, Model) else block
     return Drafter(model.beside(served), own, own=True)
+
+
+def mtp_block(model: Model, release: Release) -> Model | Refusal | str:
+    """A model's MTP block; why llama-server gives up; or why its context is not counted."""
+    hp = model.hparams
+    if not hp.n_layer_nextn:
+        said = "context type MTP requested but model doesn't contain MTP layers"
+        return Refusal(OTHER, REFUSED, said, "take a file that has them, or leave out --spec-type draft-mtp")
+    block = model.mtp
+    if block is None:
+        return f"the context of {model.arch.name}'s MTP block is not modelled"
+    if release.build < block.arch.since:
+        return model  # llama.cpp has no graph of the block yet, and makes that of the model once more
+    if f"blk.{hp.n_layer}.nextn.eh_proj.weight" not in block.graphs.weights:
+        said = 'GGML_ASSERT(layer.nextn.eh_proj && "MTP block missing nextn.eh_proj") failed'
+        return Refusal(OTHER, ABORT, said, "take a file that has the MTP block's tensors")
+    return block
 
 
 def draft_flags(flags: Flags, params: ContextParams, release: Release, *, own: bool) -> Flags:

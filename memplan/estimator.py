@@ -123,6 +123,7 @@ def answer(question: Question, plain: bool = False) -> Answer:
     )
     reasons = (
         elsewhere,
+        found.uncounted and f"what drafts is not counted: {found.uncounted}",
         *approximate(rig.gpus),
         *server_reasons(flags, rig),
         *flags.inexact,
@@ -131,9 +132,7 @@ def answer(question: Question, plain: bool = False) -> Answer:
         graphs,
     )
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)
-    if found.uncounted:
-        notes += (f"what drafts is not counted: {found.uncounted}",)
-    elif result.draft_refused is not None:
+    if result.draft_refused is not None:
         said = result.draft_refused
         notes += (f"llama-server does not start: it cannot make the context that drafts ({said.message}): {said.fix}",)
     return replace(found, estimate=replace(result, notes=(*notes, *question.notes), approximate=inexact))
@@ -222,6 +221,8 @@ class _Work:
         drafter = find_drafter(self.question, model, params)
         if not isinstance(drafter, Drafter):
             found = self._estimate(params, placement, memory, reserved, context)
+            if isinstance(drafter, Refusal):
+                return Answer(replace(found, draft_refused=drafter), model, made)
             return Answer(found, model, made, uncounted=drafter or "")
         uses = buffer_uses(placement.model, memory.context, _compute(reserved))
         drafts = self._draft(drafter, made, {name: use.used for name, use in uses.items()}, buffers)

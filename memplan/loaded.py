@@ -72,7 +72,8 @@ def load(header: Header, flags: Flags, release: Release) -> Model:
             return model
     arch = architecture(header)
     hp = load_hparams(header, flags.kv_overrides, release)
-    tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, flags.load_mtp, release))
+    load_mtp = flags.load_mtp and arch.mtp is not None and release.build >= arch.mtp.since
+    tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, load_mtp, release))
     summary = ModelSummary(
         name=str(header.metadata.get("general.name", header.name)),
         architecture=arch.name,

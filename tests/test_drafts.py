@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from memplan.estimator import answer, estimate
 from memplan.gguf.header import Header, parse_header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.output.words import verdict_line
 from memplan.planning.api import plan
 from memplan.planning.plan import Plan
 from memplan.question import Question
@@ -87,7 +89,47 @@ def test_a_drafter_that_is_not_given_is_said() -> None:
     flags = parse_flags(["-c", "8192", "-md", "drafter.gguf", "--spec-type", "draft-dspark"])
     found = estimate(header("flash-mtp-q2"), flags, rig(CASES[0]))
     assert found.draft is None
-    assert "what drafts is not counted: the draft model is not given" in found.notes
+    assert not found.exact
+    assert "what drafts is not counted: the draft model is not given" in found.approximate
+
+
+def test_a_kind_of_draft_that_is_not_modelled_is_not_exact() -> None:
+    found = answer(asked("--spec-type draft-eagle3 -md flash-dspark")).estimate
+    assert found.draft is None
+    assert "draft-eagle3 with dflash is not modelled" in found.approximate
+
+
+def without(model: str, *names: str) -> Header:
+    """A model's header without some of its tensors."""
+    known = header(model)
+    kept = {name: t for name, t in known.tensors.items() if not any(part in name for part in names)}
+    return replace(known, tensors=kept)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (header("qwen3-8b"), "context type MTP requested but model doesn't contain MTP layers"),
+        (without("glm45-air", "blk.46."), "MTP block missing nextn.eh_proj"),
+    ],
+    ids=["no-mtp-layers", "mtp-layers-left-out"],
+)
+def test_a_file_without_an_mtp_block_cannot_draft_with_it(model: Header, said: str) -> None:
+    flags = parse_flags(["-c", "8192", "--spec-type", "draft-mtp"])
+    found = estimate(model, flags, rig(CASES[0]))
+    assert found.draft_refused is not None
+    assert said in found.draft_refused.message
+    assert not found.starts
+    assert verdict_line(found).startswith("llama-server does not start: it cannot make the context that drafts: ")
+
+
+def test_a_block_that_drafts_alone_is_the_only_one() -> None:
+    known = header("glm45-air")
+    flags = parse_flags(
+        ["-c", "8192", "--spec-type", "draft-mtp", "--override-kv", "glm4moe.nextn_predict_layers=int:2"]
+    )
+    found = estimate(known, flags, rig(CASES[0]))
+    assert found.draft_refused is not None
 
 
 def test_from_python_a_drafter_is_given_as_a_header() -> None:

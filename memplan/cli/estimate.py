@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(render_json(result))
     else:
         sys.stdout.write(_table(result))
-        if not result.fits and result.refused is None:
+        if not (result.fits or result.refused or result.draft_refused):
             sys.stdout.write(advice(question, result))
     return DOES_NOT_FIT if arguments.check and not result.fits else 0
 

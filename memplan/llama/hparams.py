@@ -120,8 +120,10 @@ def _by_layer(kind: type[HParams]) -> tuple[str, ...]:
     return _names[kind]
 
 
-def common(k: Keys, release: Release) -> dict[str, Any]:
+def common(k: Keys, release: Release, nextn_since: int = 0) -> dict[str, Any]:
     """The fields of ``HParams`` by name, checked in llama.cpp's own order.
+
+    ``nextn_since``: the first build seen that knows of the architecture's MTP blocks, which are layers before.
 
     Raises MissingKey and BadHyperParameter - the latter also where llama.cpp would stop with an assertion or an error
     of its own.
@@ -131,7 +133,7 @@ def common(k: Keys, release: Release) -> dict[str, Any]:
     n_embd = k.u32("embedding_length")
     n_all = k.u32("block_count")
     k.check(0 < n_all <= MAX_LAYERS, f"block_count is {n_all}; llama.cpp takes 1 to {MAX_LAYERS}")
-    nextn = k.u32("nextn_predict_layers", 0)
+    nextn = k.u32("nextn_predict_layers", 0) if release.build >= nextn_since else 0
     k.check(nextn < n_all, f"nextn_predict_layers is {nextn} of {n_all} blocks; at least one must be left to run")
 
     n_expert = k.u32("expert_count", 0)

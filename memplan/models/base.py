@@ -118,7 +118,8 @@ class Architecture(ABC, Generic[H]):
     name: str
     graph: type[ModelGraph[H]]
     since: int = 0
-    """The first build seen that knows it, where the oldest that are followed do not (``LLM_ARCH_NAMES``)."""
+    """The first build seen that knows it, where the oldest that are followed do not (``LLM_ARCH_NAMES``); of an MTP
+    block, that has its graph."""
     paths: tuple[str, ...] = ()
     """Parts that can be fused or not, by the names that ``--path`` takes."""
     graph_followed = True

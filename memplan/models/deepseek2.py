@@ -18,7 +18,7 @@ from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
 from memplan.llama.weights import Wanted, gate_up_exps, nextn, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
-from memplan.models.mtp import MTPHead
+from memplan.models.mtp import MTPBlock, MTPHead
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
+
+
+NEXTN_SINCE = 10289
+"""The first build seen that knows of MTP blocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +55,9 @@ class LatentHParams(HParams):
     scales_queries: bool
 
 
-def latent_fields(k: Keys, release: Release) -> dict[str, Any]:
+def latent_fields(k: Keys, release: Release, nextn_since: int = 0) -> dict[str, Any]:
     """The fields of ``LatentHParams`` by name."""
-    fields = common(k, release)
+    fields = common(k, release, nextn_since)
     n_all = fields["n_layer_all"]
     gating = k.u32("expert_gating_func", 0)
     if gating == 0:  # files from before the key: GLM-4.7-Flash has sigmoids
@@ -205,7 +209,7 @@ class DeepSeek2(Architecture[LatentHParams]):
 
     def load_hparams(self, k: Keys, release: Release) -> LatentHParams:
         """``load_arch_hparams``."""
-        fields = latent_fields(k, release)
+        fields = latent_fields(k, release, NEXTN_SINCE)
         n_layer = fields["n_layer_all"] - fields["n_layer_nextn"]
         lite = n_layer in (26, 27) or (n_layer == 48 and fields["n_vocab"] == 128256)
         return LatentHParams(**fields, n_lora_q=0 if lite else k.u32("attention.q_lora_rank"))
@@ -217,7 +221,7 @@ class DeepSeek2(Architecture[LatentHParams]):
         yield Wanted("token_embd.weight", (hp.n_embd, hp.n_vocab))
         yield Wanted("output_norm.weight", (hp.n_embd,))
         yield from tied_output(have, hp.n_embd, hp.n_vocab)
-        for il in range(hp.n_layer_all if release.deepseek2_mtp_blocks else hp.n_layer):
+        for il in range(hp.n_layer_all):
             block = (*latent_attention(hp, il), *experts(hp, have, il), *(nextn(hp, il) if il >= hp.n_layer else ()))
             yield from skipped(block, hp, have, load_mtp) if il >= hp.n_layer else block
 
@@ -231,14 +235,17 @@ class DeepSeek2(Architecture[LatentHParams]):
         return release.equal_cache_types
 
 
-class DeepSeek2MTP(DeepSeek2):
+class DeepSeek2MTP(MTPBlock[LatentHParams], DeepSeek2):
     """Its own MTP block."""
 
     graph = LatentMTPGraph
+    since = NEXTN_SINCE
 
     def memory(self, hp: LatentHParams, build: CacheBuilder, release: Release) -> Memory:
         """Latent keys of the block alone; once of all layers, though only the block's are used."""
-        return super().memory(hp, build, release) if release.caches_mtp_blocks else latent_block_memory(hp, build)
+        if release.caches_mtp_blocks:
+            return DeepSeek2.memory(self, hp, build, release)
+        return latent_block_memory(hp, build)
 
 
 _MTP = DeepSeek2MTP()

@@ -28,6 +28,7 @@ from memplan.models.deepseek2 import (
     latent_fields,
     skipped,
 )
+from memplan.models.mtp import MTPBlock
 from memplan.releases import Indexer
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class SparseGraph(LatentGraph[SparseHParams], SparseIndexer[SparseHParams]):
         q = self.cb(ops.mul_mat(self.w(il, "indexer.attn_q_b"), qr), "indexer_q", il)
         q = self.cb(self.rope_start(q, size, heads, n, il), "indexer_q", il)
         k = self.cb(ops.mul_mat(self.w(il, "indexer.attn_k"), cur), "indexer_k", il)
-        k = self.cb(self.layer_norm(k, "indexer.k_norm", il), "indexer_k", il)
+        k = self.cb(self.indexer_norm(k, il), "indexer_k", il)
         k = self.cb(self.rope_start(k, size, 1, n, il), "indexer_k", il)
         q = self.cb(ops.mul_mat(self.lid_rot, q), "indexer_q", il)
         k = self.cb(ops.mul_mat(self.lid_rot, k), "indexer_k", il)
@@ -138,12 +139,10 @@ class SparseGraph(LatentGraph[SparseHParams], SparseIndexer[SparseHParams]):
         best = self.top_keys(q, k, weights, self.lid_mask, hp.indexer_top_k, il, "indexer", "indexer_score")
         return self.cb(best, "top_k", il)
 
-    def layer_norm(self, cur: Tensor, name: str, il: int) -> Tensor:
-        """A norm with weights and a bias (``build_norm`` with LLM_NORM)."""
-        cur = self.cb(ops.norm(cur), "norm", il)
-        self.pinned.append((cur, il))
-        cur = self.cb(ops.mul(cur, self.w(il, name)), "norm_w", il)
-        return ops.add(cur, self.leaf(f"{name}.bias", il))
+    def indexer_norm(self, k: Tensor, il: int) -> Tensor:
+        """The norm of the indexer's keys, which takes their mean away."""
+        name = "indexer.k_norm"
+        return self.norm(k, self.w(il, name), il, bias=self.leaf(f"{name}.bias", il), rms=False)
 
     def rope_start(self, t: Tensor, size: int, heads: int, n: int, il: int) -> Tensor:
         """Heads of ``size`` elements, the first of which are turned: in place, or cut off and joined again."""
@@ -231,10 +230,11 @@ class SparseMTPGraph(LatentMTPGraph):
     unscaled = SparseGraph.unscaled
 
 
-class DeepSeek32MTP(DeepSeek32):
+class DeepSeek32MTP(MTPBlock[SparseHParams], DeepSeek32):
     """Its own MTP block."""
 
     graph = SparseMTPGraph
+    since = 10240
 
     def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:
         """Latent keys of the block alone."""

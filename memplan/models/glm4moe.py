@@ -18,6 +18,7 @@ from memplan.llama.refusals import died
 from memplan.llama.weights import Wanted, nextn, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.deepseek2 import skipped
+from memplan.models.mtp import MTPBlock, MTPHead
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -94,11 +95,24 @@ class Glm4MoeGraph(KVGraph[Glm4MoeHParams]):
         return self.cb(ops.add(self.cb(cur, "ffn_out", il), ffn_inp), "l_out", il)
 
 
+class Glm4MoeMTPGraph(MTPHead[Glm4MoeHParams], Glm4MoeGraph):
+    """``llama_model_glm4_moe::graph_mtp``."""
+
+    def attention_inputs(self) -> None:
+        """One cache."""
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+
+
 class Glm4Moe(Architecture[Glm4MoeHParams]):
     """``llama_model_glm4_moe``."""
 
     name = "glm4moe"
     graph = Glm4MoeGraph
+
+    @property
+    def mtp(self) -> Architecture[Glm4MoeHParams]:
+        """A layer of the model's own kind."""
+        return _MTP
 
     def load_hparams(self, k: Keys, release: Release) -> Glm4MoeHParams:
         """``load_arch_hparams``."""
@@ -174,4 +188,18 @@ def _block(hp: Glm4MoeHParams, have: Mapping[str, TensorInfo], il: int, skip: bo
     yield Wanted(p + "ffn_up_shexp.weight", (e, shared))
 
 
+class Glm4MoeMTP(MTPBlock[Glm4MoeHParams], Glm4Moe):
+    """Its own MTP block."""
+
+    graph = Glm4MoeMTPGraph
+    since = 10605
+
+    def memory(self, hp: Glm4MoeHParams, build: CacheBuilder, release: Release) -> Memory:
+        """A cache of the block alone; once of all layers, though only the block's is used."""
+        if release.caches_mtp_blocks:
+            return Glm4Moe.memory(self, hp, build, release)
+        return super().memory(hp, build, release)
+
+
+_MTP = Glm4MoeMTP()
 ARCHITECTURE = Glm4Moe()

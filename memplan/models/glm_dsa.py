@@ -13,6 +13,7 @@ from memplan.ggml import ops
 from memplan.llama.graph.base import NORM
 from memplan.models.deepseek2 import DeepSeek2Graph, latent_block_memory
 from memplan.models.deepseek32 import DeepSeek32, SparseGraph, SparseHParams, SparseMTPGraph, sparse_fields
+from memplan.models.mtp import MTPBlock
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -106,10 +107,11 @@ class GlmDsa(DeepSeek32):
         return _MTP
 
 
-class GlmDsaMTP(GlmDsa):
+class GlmDsaMTP(MTPBlock[SparseHParams], GlmDsa):
     """Its own MTP block."""
 
     graph = SparseMTPGraph
+    since = 10178
 
     def graph_of(self, release: Release) -> type[ModelGraph[Any]]:
         """The same throughout."""

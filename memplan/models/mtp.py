@@ -1,24 +1,34 @@
 """What a model's own MTP block begins and ends with when it drafts: two norms and a projection, a norm and logits.
 
-Follows ``graph_mtp`` of src/models/qwen35.cpp, qwen35moe.cpp, step35.cpp, deepseek2.cpp, deepseek32.cpp and
-glm-dsa.cpp, v0.5.0; b10361 and v0.4.0 do the same. Between the two lies a layer of the model's own kind.
+Follows ``graph_mtp`` of src/models/qwen35.cpp, qwen35moe.cpp, qwen3next.cpp, step35.cpp, glm4-moe.cpp,
+nemotron-h-moe.cpp, deepseek2.cpp, deepseek32.cpp and glm-dsa.cpp, v0.5.0; b10361 and v0.4.0 do the same. Between the
+two lies a layer of the model's own kind.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from memplan.ggml import ops
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
 from memplan.gguf.types import F32, I32
 from memplan.llama.graph.base import H
-from memplan.models.base import ModelGraph
+from memplan.llama.memory.kv import kv_memory
+from memplan.llama.refusals import died
+from memplan.models.base import Architecture, ModelGraph
+
+if TYPE_CHECKING:
+    from memplan.llama.memory.base import Memory
+    from memplan.llama.memory.kv import CacheBuilder
+    from memplan.llama.refusals import Refusal
+    from memplan.releases import Release
 
 
 class MTPHead(ModelGraph[H]):
-    """Mixed in before the graph whose layer the block is. ``norm_last``: logits' norm is over what is asked for."""
+    """Mixed in before the graph whose layer the block is."""
 
-    norm_last = False
+    takes_rows: Literal["layer", "before norm", "after norm"] = "after norm"
+    """Where the tokens that are asked for are taken out: in the layer, or before or after the logits' norm."""
 
     @classmethod
     def layers(cls, hp: H) -> range:
@@ -52,14 +62,40 @@ class MTPHead(ModelGraph[H]):
     def tail(self, *given: Tensor) -> Tensor:
         """Logits, and the hidden states that the next draft reads."""
         cur, block = given[0], f"blk.{self.hp.n_layer}.nextn."
-        norm = self.maybe(f"{block}shared_head_norm.weight") or self.leaf("output_norm.weight")
-        for last in (self.norm_last, not self.norm_last):
-            cur = ops.get_rows(cur, self.inp_out_ids) if last else self.norm(cur, norm, -1)
-            if last is self.norm_last:
-                cur.flags |= FLAG_OUTPUT
-                self.cb(cur, "h_nextn", -1)
-        self.cb(cur, "mtp_shared_head_norm", -1)
+        if self.takes_rows == "before norm":
+            cur = self.hidden_states(ops.get_rows(cur, self.inp_out_ids))
+        cur = self.head_norm(cur, self.maybe(f"{block}shared_head_norm.weight") or self.leaf("output_norm.weight"))
+        if self.takes_rows != "before norm":
+            self.hidden_states(cur)
+        if self.takes_rows == "after norm":
+            cur = ops.get_rows(cur, self.inp_out_ids)
+        if self.takes_rows != "layer":
+            self.cb(cur, "mtp_shared_head_norm", -1)
         own = f"{block}shared_head_head"
         cur = self.mm(-1, own if self.source.has(f"{own}.weight", -1) else "output", cur)
         self.graph.expand(self.cb(cur, "result_output", -1))
         return cur
+
+    def head_norm(self, cur: Tensor, weight: Tensor) -> Tensor:
+        """The norm before the logits."""
+        return self.norm(cur, weight, -1)
+
+    def hidden_states(self, cur: Tensor) -> Tensor:
+        """What the next draft reads."""
+        cur.flags |= FLAG_OUTPUT
+        return self.cb(cur, "h_nextn", -1)
+
+
+class MTPBlock(Architecture[H]):
+    """Mixed in before the architecture whose MTP block drafts."""
+
+    one_block = True
+    """Whether llama.cpp's graph takes files of one MTP block alone."""
+
+    def memory(self, hp: H, build: CacheBuilder, release: Release) -> Memory:
+        """A cache of the model's MTP blocks alone."""
+        return kv_memory(build, range(hp.n_layer, hp.n_layer_all))
+
+    def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
+        """Several blocks, where the graph takes one."""
+        return died("hparams.n_layer_nextn == 1") if self.one_block and hp.n_layer_nextn != 1 else None

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
+NEXTN_SINCE = 10355
+"""The first build seen that knows of MTP blocks."""
+LATENT_DRAFTS_SINCE = 11063
+"""The first build seen whose MTP blocks have experts that work on a latent form of the tokens."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NemotronHHParams(SSMHParams):
     """Layers with ``n_ff`` 0 are recurrent, or have attention where they have heads of keys.
@@ -106,7 +112,7 @@ class NemotronH(Architecture[NemotronHHParams]):
 
     def load_hparams(self, k: Keys, release: Release) -> NemotronHHParams:
         """``load_arch_hparams``."""
-        fields = common(k, release)
+        fields = common(k, release, NEXTN_SINCE)
         n_all = fields["n_layer_all"]
         n_layer, heads_kv, n_ff = n_all - fields["n_layer_nextn"], fields["n_head_kv"], fields["n_ff"]
         k.f32("attention.layer_norm_epsilon")
@@ -123,7 +129,7 @@ class NemotronH(Architecture[NemotronHHParams]):
 
     def memory(self, hp: NemotronHHParams, build: CacheBuilder, release: Release) -> Memory:
         """A cache for layers with attention, states for the recurrent ones, nothing for the others."""
-        layers = [il for il in range(hp.n_layer) if hp.n_ff[il] == 0]
+        layers = [il for il in range(hp.n_layer_all) if hp.n_ff[il] == 0]
         recurring = [il for il in layers if hp.is_recr[il]]
         attention = [il for il in layers if not hp.is_recr[il]]
         return hybrid_memory(hp, build, attention, recurring, rolls_back=release.mamba_projects_rows)
@@ -151,7 +157,8 @@ class NemotronH(Architecture[NemotronHHParams]):
             else:
                 yield from self.dense(hp, f"blk.{il}.", hp.n_ff[il])
         for il in range(hp.n_layer, hp.n_layer_all):
-            yield from self.mtp_block(hp, have, il, skip=not load_mtp)
+            block = self.mtp_block(hp, have, il, skip=not load_mtp)
+            yield from (w for w in block if "latent" not in w.name or release.build >= LATENT_DRAFTS_SINCE)
 
     def state_space(self, hp: NemotronHHParams, p: str) -> Iterator[Wanted]:
         """A recurrent layer's weights."""

@@ -13,12 +13,11 @@ from memplan.ggml import ops
 from memplan.llama.context import GATED_DELTA_NET, Fused
 from memplan.llama.graph.delta_net import DeltaNet
 from memplan.llama.hparams import common
-from memplan.llama.memory.kv import kv_memory
 from memplan.llama.memory.recurrent import hybrid_memory, one_state
 from memplan.llama.ssm import SSMHParams, ssm_keys
 from memplan.llama.weights import Wanted, nextn, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
-from memplan.models.mtp import MTPHead
+from memplan.models.mtp import MTPBlock, MTPHead
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -203,7 +202,10 @@ class DeltaNetMTP(MTPHead[H], DeltaNetGraph[H]):
         """The block."""
         (inp,) = given
         cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "mtp_attn_norm", il)
-        residual = yield self.cb(ops.add(self.build_layer_attn(cur, il), inp), "mtp_attn_residual", il)
+        cur = self.build_layer_attn(cur, il)
+        if self.takes_rows == "layer":
+            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        residual = yield self.cb(ops.add(cur, inp), "mtp_attn_residual", il)
         cur = self.cb(self.norm(residual, self.w(il, "post_attention_norm"), il), "mtp_attn_post_norm", il)
         return self.cb(ops.add(self.build_layer_ffn(cur, il), residual), "mtp_post_ffn", il)
 
@@ -217,6 +219,8 @@ class DeltaNetArchitecture(Architecture[H]):
 
     rolls_back = True
     """Whether states have snapshots."""
+    nextn_since = 0
+    """The first build seen that knows of its MTP blocks."""
 
     def memory(self, hp: H, build: CacheBuilder, release: Release) -> Memory:
         """A cache for layers with attention, states for the others; MTP blocks have neither."""
@@ -244,7 +248,7 @@ class DeltaNetArchitecture(Architecture[H]):
 
     def fields(self, k: Keys, release: Release) -> dict[str, Any]:
         """Hyper-parameters that all of them have, by field."""
-        fields = common(k, release)
+        fields = common(k, release, self.nextn_since)
         k.f32("attention.layer_norm_rms_epsilon")
         n_all = fields["n_layer_all"]
         n_layer = n_all - fields["n_layer_nextn"]
@@ -324,14 +328,10 @@ class Qwen35(DeltaNetArchitecture[Qwen35HParams]):
         return Qwen35HParams(**self.fields(k, release))
 
 
-class Qwen35MTP(Qwen35):
+class Qwen35MTP(MTPBlock[Qwen35HParams], Qwen35):
     """Its own MTP block."""
 
     graph = Qwen35MTPGraph
-
-    def memory(self, hp: Qwen35HParams, build: CacheBuilder, release: Release) -> Memory:
-        """A cache of the block alone."""
-        return kv_memory(build, self.graph.layers(hp))
 
 
 _MTP = Qwen35MTP()

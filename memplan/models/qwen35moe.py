@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memplan.ggml import ops
-from memplan.llama.memory.kv import kv_memory
 from memplan.llama.weights import Wanted, gate_up_exps
+from memplan.models.mtp import MTPBlock
 from memplan.models.qwen35 import DeltaNetArchitecture, DeltaNetGraph, DeltaNetHParams, DeltaNetMTP, Qwen35HParams
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.base import Memory
-    from memplan.llama.memory.kv import CacheBuilder
     from memplan.models.base import Architecture
     from memplan.releases import Release
 
@@ -107,14 +105,10 @@ class Qwen35Moe(ExpertArchitecture[Qwen35MoeHParams]):
         return Qwen35MoeHParams(**self.fields(k, release))
 
 
-class Qwen35MoeMTP(Qwen35Moe):
+class Qwen35MoeMTP(MTPBlock[Qwen35MoeHParams], Qwen35Moe):
     """Its own MTP block."""
 
     graph = Qwen35MoeMTPGraph
-
-    def memory(self, hp: Qwen35MoeHParams, build: CacheBuilder, release: Release) -> Memory:
-        """A cache of the block alone."""
-        return kv_memory(build, self.graph.layers(hp))
 
 
 _MTP = Qwen35MoeMTP()

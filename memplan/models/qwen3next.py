@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.weights import Wanted
+from memplan.models.mtp import MTPBlock
+from memplan.models.qwen35 import DeltaNetMTP
 from memplan.models.qwen35moe import ExpertArchitecture, ExpertGraph, ExpertHParams
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
+    from memplan.models.base import Architecture
     from memplan.releases import Release
 
 
@@ -90,12 +93,29 @@ class Qwen3NextGraph(ExpertGraph[ExpertHParams]):
         return ops.reshape(t, size, n_v, n, n_seqs)
 
 
+class Qwen3NextMTPGraph(DeltaNetMTP[ExpertHParams], Qwen3NextGraph):
+    """``llama_model_qwen3next::graph_mtp``."""
+
+    takes_rows = "layer"
+    unscaled = ()
+
+    def query_and_gate(self, joined: Tensor, size: int, n_head: int, n: int, il: int) -> tuple[Tensor, Tensor]:
+        """As Qwen3.5's."""
+        return DeltaNetMTP.query_and_gate(self, joined, size, n_head, n, il)
+
+
 class Qwen3Next(ExpertArchitecture[ExpertHParams]):
     """``llama_model_qwen3next``."""
 
     name = "qwen3next"
     graph = Qwen3NextGraph
     rolls_back = False
+    nextn_since = 10240
+
+    @property
+    def mtp(self) -> Architecture[ExpertHParams]:
+        """Attention and experts."""
+        return _MTP
 
     def load_hparams(self, k: Keys, release: Release) -> ExpertHParams:
         """``load_arch_hparams``."""
@@ -118,4 +138,12 @@ class Qwen3Next(ExpertArchitecture[ExpertHParams]):
         yield Wanted(p + "ssm_out.weight", (values, e))
 
 
+class Qwen3NextMTP(MTPBlock[ExpertHParams], Qwen3Next):
+    """Its own MTP block."""
+
+    graph = Qwen3NextMTPGraph
+    since = Qwen3Next.nextn_since
+
+
+_MTP = Qwen3NextMTP()
 ARCHITECTURE = Qwen3Next()

@@ -17,7 +17,7 @@ from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
 from memplan.llama.weights import Wanted, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, ModelGraph
-from memplan.models.mtp import MTPHead
+from memplan.models.mtp import MTPBlock, MTPHead
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -118,7 +118,7 @@ class Step35Graph(ModelGraph[Step35HParams]):
 class Step35MTPGraph(MTPHead[Step35HParams], Step35Graph):
     """``llama_model_step35::graph_mtp``, of the first of the model's MTP blocks."""
 
-    norm_last = True
+    takes_rows = "before norm"
 
     def attention_inputs(self) -> None:
         """Two caches, of which a block uses one."""
@@ -220,10 +220,11 @@ def _block(hp: Step35HParams, have: Mapping[str, TensorInfo], il: int, optional:
     yield Wanted(p + "ffn_down_shexp.weight", (ff, e), routed)
 
 
-class Step35MTP(Step35):
+class Step35MTP(MTPBlock[Step35HParams], Step35):
     """The first of its own MTP blocks; caches are of all of them."""
 
     graph = Step35MTPGraph
+    one_block = False
 
     def memory(self, hp: Step35HParams, build: CacheBuilder, release: Release) -> Memory:
         """Two caches."""

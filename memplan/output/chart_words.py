@@ -8,7 +8,7 @@ from itertools import groupby
 
 from memplan.llama.flag_fields import same_setting
 from memplan.output.table import CONTEXT, DRIVER
-from memplan.output.words import card_name, host_notes, printable
+from memplan.output.words import card_name, host_notes, none_short, printable
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.effective import is_unfused, remarks
@@ -110,7 +110,7 @@ def shortage(estimate: Estimate) -> str:
     """Where memory is short and by how much, in GiB."""
     short = estimate.shortages
     if not short:
-        return "GPUs and host together need more than their one memory"
+        return none_short(estimate)
     more = f", and {len(short) - 2} more" if len(short) > 2 else ""
     return f"{', '.join(f'{name} is {gib(size)} short' for name, size in short[:2])}{more}"
 

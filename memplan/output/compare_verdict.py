@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memplan.comparing.result import Comparison
-from memplan.output.words import MIB, host_unchecked, mib, printable
+from memplan.output.words import MIB, host_unchecked, mib, none_short, printable
 from memplan.releases import FORKS, Release, changed_between, find_release
 from memplan.releases.concerns import concerning
 from memplan.result import Estimate
@@ -104,7 +104,7 @@ def where_short(estimate: Estimate) -> str:
     """Which memory is too small for settings that do not fit, and by how much: " on CUDA0 (40 MiB short)"."""
     short = estimate.shortages
     if not short:
-        return ": GPUs and host together need more than their one memory"
+        return f": {none_short(estimate)}"
     names = [f"{name} ({mib(size, up=True)} MiB short)" for name, size in short]
     if len(names) > MOST:
         names[MOST:] = [f"{len(names) - MOST} more"]

@@ -78,6 +78,8 @@ def verdict_line(estimate: Estimate) -> str:
     if refused is not None:
         verb = "aborts" if refused.outcome == ABORT else "refuses to start"
         return f"llama.cpp {verb} with these settings: {printable(refused.title)}"
+    if estimate.draft_refused is not None:
+        return f"llama-server does not start: {NO_DRAFT}: {printable(estimate.draft_refused.title)}"
     host = estimate.host
     used = [device for device in estimate.devices if device.used]
     if not estimate.fits:
@@ -89,7 +91,7 @@ def verdict_line(estimate: Estimate) -> str:
             since = f" (from {first:,} tokens on)" if first is not None and first < estimate.filled else ""
             lacks = ", ".join(f"{mib(size, up=True)} MiB short on {name}" for name, size in estimate.shortages)
             return f"starts, and is {lacks} once a slot holds {estimate.filled:,} tokens{since}"
-        return f"does not fit: {', '.join(short) or 'GPUs and host together need more than their one memory'}"
+        return f"does not fit: {', '.join(short) or none_short(estimate)}"
     if not used:
         unused = "; no GPU is used" if estimate.devices else ""
         return f"needs {mib(host.used)} MiB of the host's memory{unused}"
@@ -101,6 +103,16 @@ def verdict_line(estimate: Estimate) -> str:
     if not estimate.compute_known:
         return f"compute is not modelled: {mib(tight.left)} MiB are left for it on {on}"
     return f"{fits_words(estimate)}: {mib(tight.left)} MiB left on {on}"
+
+
+NO_DRAFT = "it cannot make the context that drafts"
+
+
+def none_short(estimate: Estimate) -> str:
+    """Why settings do not fit though no memory alone is too small."""
+    if estimate.draft_refused is not None:
+        return f"llama-server does not start, for {NO_DRAFT}"
+    return "GPUs and host together need more than their one memory"
 
 
 def fits_words(estimate: Estimate) -> str:

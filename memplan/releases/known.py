@@ -29,7 +29,6 @@ B9842 = Release(
     projector_follows_devices=False,
     experts_used_by_layer=False,
     equal_cache_types=False,
-    deepseek2_mtp_blocks=False,
     reads_large_embeddings_lazily=False,
     skips_mtp_blocks=False,
     swa_pattern_by_layer=False,
@@ -240,7 +239,6 @@ _B10289 = _read(
     10248,
     "attn_output_a is loaded as one matrix for each group: one node fewer a layer, and nothing for memory.",
     loads_mtp_biases=False,
-    deepseek2_mtp_blocks=True,
 )
 _B10355 = _read(
     _B10289,

@@ -91,9 +91,6 @@ class Release:
     """MTP blocks that used always to be loaded (Qwen3.5 and 3.6, Step-3.5, GLM-5) are skipped unless a context drafts
     with them (llama_model_loader::load_mtp)."""
 
-    deepseek2_mtp_blocks: bool
-    """Files of deepseek2 may have MTP blocks (deepseek2.cpp: load_arch_tensors)."""
-
     reads_large_embeddings_lazily: bool
     """Gemma 4's embeddings by layer are read as they are needed where they are large, out of plain memory
     (llama-model-loader.cpp: lazy_read)."""

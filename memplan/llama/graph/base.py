@@ -150,14 +150,17 @@ class GraphBase(Generic[H]):
         bias = self.maybe(f"{name}.bias", il)
         return cur if bias is None else ops.add(cur, bias)
 
-    def norm(self, cur: Tensor, weight: Tensor | None, il: int) -> Tensor:
-        """RMS norm, with weights or without (``build_norm``)."""
-        cur = ops.rms_norm(cur)
+    def norm(
+        self, cur: Tensor, weight: Tensor | None, il: int, *, bias: Tensor | None = None, rms: bool = True
+    ) -> Tensor:
+        """A norm, with weights and a bias or without (``build_norm``); ``rms``: whether rows keep their mean."""
+        cur = ops.rms_norm(cur) if rms else ops.norm(cur)
         if weight is None:
             return cur
         self.cb(cur, "norm", il)
         self.pinned.append((cur, il))
-        return ops.mul(cur, weight)
+        cur = ops.mul(cur, weight)
+        return cur if bias is None else ops.add(self.cb(cur, "norm_w", il), bias)
 
     def clamp(self, t: Tensor) -> Tensor:
         """``t`` held between two limits (``ggml_clamp``)."""

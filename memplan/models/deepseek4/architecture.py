@@ -166,6 +166,7 @@ class DeepSeek4MTP(DeepSeek4):
     """The model's own MTP block, in a context that drafts."""
 
     graph = MTPGraph
+    since = 10235
 
     def memory(self, hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -> Memory:
         """Sliding keys of the block alone; values have room, too, and nothing writes them."""
