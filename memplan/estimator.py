@@ -34,7 +34,7 @@ from memplan.llama.server_memory import server_memory
 from memplan.llama.servers import server_notes, server_reasons
 from memplan.loaded import Made, Model, load, make_context
 from memplan.models.paths import check_paths, path_notes
-from memplan.notes import AS_PLACED, settings_notes
+from memplan.notes import AS_PLACED, mib, settings_notes
 from memplan.projector import with_projector
 from memplan.question import Question
 from memplan.releases import Release
@@ -117,10 +117,7 @@ def answer(question: Question, plain: bool = False) -> Answer:
         read = f"{release.name} was asked about other architectures alone; {model.arch.name} goes by its source"
         keys = "; ".join(filter(None, (read, keys)))
     graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
-    elsewhere = found.elsewhere and (
-        "the draft model's layers are placed by what is free before anything is loaded; by what is then left they go"
-        f" {found.elsewhere}: give -ts, or -devd"
-    )
+    elsewhere = found.elsewhere and _elsewhere(found.elsewhere, answer(question.with_(loaded=True)).estimate)
     reasons = (
         elsewhere,
         found.uncounted and f"what drafts is not counted: {found.uncounted}",
@@ -136,6 +133,19 @@ def answer(question: Question, plain: bool = False) -> Answer:
         said = result.draft_refused
         notes += (f"llama-server does not start: it cannot make the context that drafts ({said.message}): {said.fix}",)
     return replace(found, estimate=replace(result, notes=(*notes, *question.notes), approximate=inexact))
+
+
+def _elsewhere(where: str, then: Estimate) -> str:
+    """That a drafter's layers go elsewhere once memory is taken, and what comes of it."""
+    least = min(then.devices, key=lambda device: device.left)
+    if least.left < 0:
+        left = f"{least.name} is {mib(-least.left, up=True)} short"
+    else:
+        left = f"{least.name} has {mib(least.left)} left"
+    return (
+        "the draft model's layers are placed by what is free before anything is loaded; by what is then left they go"
+        f" {where}, and {left}: give -ts, or -devd"
+    )
 
 
 def model_of(question: Question) -> Model:
@@ -226,6 +236,7 @@ class _Work:
             return Answer(found, model, made, uncounted=drafter or "")
         uses = buffer_uses(placement.model, memory.context, _compute(reserved))
         drafts = self._draft(drafter, made, {name: use.used for name, use in uses.items()}, buffers)
+        before = reserved
         if drafter.layer_inputs:
             given = GivenOut(drafter.layer_inputs)
             context = make_context(
@@ -237,7 +248,8 @@ class _Work:
         found = self._estimate(params, placement, memory, reserved, context)
         if isinstance(drafts, Refusal):
             return Answer(replace(found, draft_refused=drafts), model, made)
-        return Answer(self._with_draft(found, drafter, drafts), model, made, drafts.made, elsewhere=drafts.elsewhere)
+        found = self._with_draft(found, drafter, drafts, None if before is reserved else before)
+        return Answer(found, model, made, drafts.made, elsewhere=drafts.elsewhere)
 
     @property
     def mapped(self) -> bool:
@@ -256,11 +268,15 @@ class _Work:
             fix = f"let -devd name {made.placement.output.name}, too: what drafts takes the output that lies there"
             return replace(refusal, fix=fix)
 
-    def _with_draft(self, found: Estimate, drafter: Drafter, drafts: DraftContext) -> Estimate:
+    def _with_draft(
+        self, found: Estimate, drafter: Drafter, drafts: DraftContext, before: Reservation | None
+    ) -> Estimate:
         made = drafts.made
         model = made.placement.model if drafter.own else {}
         buffers = buffer_uses(model, made.memory.context, _compute(drafts.reserved))
         draft = Draft(drafter.model.summary, buffers)
+        if before is not None:
+            draft = replace(draft, before=_compute(before), nodes_before=before.nodes)
         on_gpu = dict(zip(self.rig.names, self.rig.buffer_names, strict=True))
         devices = tuple(replace(d, draft=draft.used({on_gpu[d.name]})) for d in found.devices)
         host = replace(found.host, draft=draft.used(buffers.keys() - set(self.rig.buffer_names)))

@@ -45,14 +45,6 @@ class Load:
     role: str = "model"
 
 
-def with_draft_kind(flags: Flags, draft: Header | None, release: Release) -> Flags:
-    """The flags with the kind of draft that a draft model's file stands for, where none is given."""
-    if draft is None or flags.n_draft or not release.infers_draft_kind:
-        return flags
-    kind = draft_kind(draft)
-    return flags.with_words("--spec-type", kind) if kind else flags
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """One question.
@@ -66,6 +58,8 @@ class Question:
         notes: what is said with every estimate.  inexact: why none can be exact, whatever the flags.
         filled: tokens that each slot holds when run time is counted; None: all that a slot can hold.
         reserve: bytes to be left on each GPU for what no rule has; empty: ``KERNELS`` or ``UNKNOWN``.
+        loaded: a drafter's layers go by what the model has left free, as in a server that runs; else by what was free
+            before, as for a llama.cpp that measures and takes nothing.
     """
 
     loads: tuple[Load, ...]
@@ -79,6 +73,7 @@ class Question:
     inexact: tuple[str, ...] = ()
     filled: int | None = None
     reserve: tuple[int, ...] = ()
+    loaded: bool = False
 
     @staticmethod
     def of(
@@ -122,8 +117,7 @@ class Question:
         loads = (Load(header), *[Load(other, role) for other, role in beside if other is not None])
         if draft is not None and not flags.draft_model:
             flags = flags.with_words("-md", draft.name)
-        flags = with_draft_kind(flags, draft, found)
-        return Question(loads, flags, rig, found, ops, paths, note or "", filled=filled)
+        return Question(loads, flags, rig, found, ops, paths, note or "", filled=filled).with_draft_kind()
 
     @property
     def reserves(self) -> tuple[int, ...]:
@@ -153,6 +147,11 @@ class Question:
         own = {name: changes.pop(name) for name in _OWN & changes.keys()}
         flags: Flags = own.pop("flags", self.flags)
         return replace(self, flags=flags.with_(**changes) if changes else flags, **own)
+
+    def with_draft_kind(self) -> Question:
+        """The same with the kind of draft that the draft model's file stands for, where none is given."""
+        kind = "" if self.draft is None or self.flags.n_draft else draft_kind(self.draft)
+        return self.with_words("--spec-type", kind) if kind and self.release.infers_draft_kind else self
 
     def with_words(self, *words: str) -> Question:
         """The same with more of llama-server's words."""

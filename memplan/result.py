@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memplan.backends.devices import RPC, Rig
 from memplan.llama.flags import Flags
@@ -137,6 +137,11 @@ class Draft:
     """What drafts; the model itself where its own MTP block does."""
     buffers: Mapping[str, BufferUse]
     """By buffer type; ``model`` is 0 throughout where an MTP block drafts, whose weights are the model's own."""
+    before: Mapping[str, int] = field(default_factory=dict)
+    """Compute buffers of the main context until it is reserved anew, to give out its layers' inputs; empty if it is
+    not."""
+    nodes_before: tuple[int, int] = (0, 0)
+    """Nodes of its graphs until then."""
 
     def used(self, names: Collection[str]) -> int:
         """Bytes in buffers of these names."""

@@ -229,6 +229,7 @@ def diagnosis() -> Schema:
         "one buffer",
         name=text("its type"),
         part=text("what it is for", "model", "context", "compute"),
+        draft=switch("of what drafts"),
         logged=number("bytes in the log"),
         predicted=number("bytes that memplan predicts"),
         agrees=switch("equal, as far as the log's digits tell"),

@@ -18,6 +18,7 @@ from memplan.llama.flags import Flags
 if TYPE_CHECKING:
     from memplan.gguf.remote import Access
     from memplan.machine.detected import Detected
+    from memplan.question import Load
 
 
 def rig_of(arguments: Arguments) -> tuple[Rig, Detected | None]:
@@ -83,6 +84,15 @@ def model_of(arguments: Arguments, flags: Flags) -> str:
     if not model:
         raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
     return model
+
+
+def loads_of(arguments: Arguments, model: str, flags: Flags) -> tuple[Load, ...]:
+    """The model, and what the flags load beside it, opened. Raises MemplanError."""
+    from memplan.models.open import open_model
+    from memplan.question import Load
+
+    named = [(model, "model"), (flags.draft_model, "draft"), (flags.projector, "projector")]
+    return tuple([Load(open_model(name, access_of(arguments, name)), role) for name, role in named if name])
 
 
 def access_of(arguments: Arguments, model: str) -> Access | None:

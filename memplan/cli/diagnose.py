@@ -18,6 +18,7 @@ from memplan.llama.flags import parse_flags
 
 if TYPE_CHECKING:
     from memplan.diagnosing.log import Load
+    from memplan.gguf.header import Header
 
 HELP: Final = """\
 Usage: memplan diagnose LOG [llama-server's flags] [options]
@@ -80,23 +81,15 @@ def run(argv: Sequence[str]) -> int:
     if not loads:
         name = "the log" if arguments.model == _STDIN else shown(arguments.model)
         raise LogError(f"{name}: llama.cpp loads no model in it; give what llama-server prints, best with -v")
-    header, notes = None, tuple[str, ...]()
-    if flags.model:
-        from memplan.models.open import open_model
-
-        try:
-            header = open_model(flags.model, access_of(arguments, flags.model))
-        except MemplanError:
-            if not app or os.path.exists(flags.model):
-                raise
-            # a command line of another machine: the log may tell the model
-            notes = (f"{shown(flags.model)} is not here: the log's own model is taken, where it is known",)
+    notes = list[str]()
+    named = (flags.model, flags.draft_model, flags.projector)
+    header, draft, projector = [_opened(arguments, name, notes, strict=not app) for name in named]
     given = arguments.gpus or arguments.rig is not None or arguments.no_gpu
     if arguments.host_mib is not None and not given:
         raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
     rig = rig_of(arguments)[0] if given else None
     llama = "" if arguments.llama == "latest" else arguments.llama
-    given_beside = Given(header, arguments.flags, rig, llama, whole=bool(app), notes=notes)
+    given_beside = Given(header, arguments.flags, rig, llama, bool(app), tuple(notes), draft, projector)
     with terminal.ProgressBar("explaining loads") as bar:
         diagnoses = diagnose_all(chosen(loads, "--all" in arguments.own), given_beside, bar)
     if arguments.json:
@@ -107,6 +100,19 @@ def run(argv: Sequence[str]) -> int:
 
 
 _STDIN: Final = "/dev/stdin"
+
+
+def _opened(arguments: Arguments, name: str, notes: list[str], *, strict: bool) -> Header | None:
+    """The header of a model that is named; None, and a note, for one of another machine, unless that is ``strict``."""
+    from memplan.models.open import open_model
+
+    try:
+        return open_model(name, access_of(arguments, name)) if name else None
+    except MemplanError:
+        if strict or os.path.exists(name):
+            raise
+        notes.append(f"{shown(name)} is not here: the log's own model is taken, where it is known")
+        return None
 
 
 def chosen(loads: list[Load], every: bool) -> list[Load]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import about_machine, access_of, model_of, rig_of
+from memplan.cli.asked import about_machine, loads_of, model_of, rig_of
 from memplan.errors import FlagError, shown
 from memplan.llama.context import Path, Paths
 from memplan.llama.flag_values import whole
@@ -90,25 +90,20 @@ def read_question(arguments: Arguments) -> Question:
     model = model_of(arguments, flags)
     rig, machine = rig_of(arguments)
     check_devices(flags, rig)
-    from memplan.question import Load, Question, check_op, with_draft_kind
+    from memplan.question import Question, check_op
 
     without_ops = tuple(dict.fromkeys(check_op(name, "--without-op ") for name in arguments.without_ops))
 
-    from memplan.models.open import open_model
     from memplan.releases import find_release
 
     release, note = find_release(arguments.llama)
     paths = paths_of(arguments)
     notes, inexact = about_machine(machine)
-    loads = [Load(open_model(model, access_of(arguments, model)))]
-    if flags.draft_model:
-        loads.append(Load(open_model(flags.draft_model, access_of(arguments, flags.draft_model)), "draft"))
-        flags = with_draft_kind(flags, loads[1].header, release)
-    if flags.projector:
-        loads.append(Load(open_model(flags.projector, access_of(arguments, flags.projector)), "projector"))
+    loads = loads_of(arguments, model, flags)
     filled = None if arguments.filled is None else whole("--filled", arguments.filled, 0)
     reserve = read_reserve(arguments, rig)
-    return Question(tuple(loads), flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
+    question = Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
+    return question.with_draft_kind()
 
 
 def read_reserve(arguments: Arguments, rig: Rig) -> tuple[int, ...]:

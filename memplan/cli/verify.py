@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from memplan.backends.cards import find_card
 from memplan.backends.devices import Rig
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import access_of, host_of, model_of, rig_of
+from memplan.cli.asked import access_of, host_of, loads_of, model_of, rig_of
 from memplan.cli.waiting import waiting
 from memplan.errors import FlagError, ProgramError
 from memplan.llama.flags import Flags, check_devices, parse_flags
@@ -70,11 +70,12 @@ def run(argv: Sequence[str]) -> int:
     model = model_of(arguments, flags)
 
     from memplan.diagnosing.measure import Measured, NoFigures, find_measurer, is_server, measure, version_of
-    from memplan.estimator import estimate
-    from memplan.models.open import open_model
+    from memplan.estimator import answer
     from memplan.output.verification import compare, render_verification, render_verification_json
+    from memplan.question import Question
 
-    header = open_model(model, access_of(arguments, model))
+    loads = loads_of(arguments, model, flags)
+    header = loads[0].header
     program = find_measurer(arguments.own.get("--program", ("",))[-1])
     name = os.path.basename(program)
     with waiting(f"{name} --version"):
@@ -84,7 +85,8 @@ def run(argv: Sequence[str]) -> int:
     rig = machine.rig
     check_devices(flags, rig)
     llama = arguments.llama if arguments.llama != "latest" or not version else version
-    result = estimate(header, _as_measured(flags, is_server(program)), rig, llama)
+    alone = Question.of(header, _as_measured(flags, is_server(program)), rig, llama)
+    result = answer(alone).estimate
     refusal: NoFigures | None = None
     measured = Measured(program, version, (), {})
     with _whole(model, header.nbytes, arguments) as path:
@@ -98,6 +100,8 @@ def run(argv: Sequence[str]) -> int:
             measured = Measured(program, version, error.command, {})
     rows = compare(measured, result)
     notes = [*_notes(measured, flags, result, rows)]
+    if len(loads) > 1 or flags.drafting:
+        notes.append(_beside(name, answer(alone.with_(loads=loads, flags=flags).with_draft_kind()).estimate))
     notes += [why for why in (result.approximate, machine.inexact) if why]
     if not all(row.agrees for row in rows) and not machine.source:
         notes = [*_other_rig(program, rig), *notes]
@@ -122,8 +126,25 @@ def _notes(measured: Measured, flags: Flags, result: Estimate, rows: Sequence[Co
 
 
 def _as_measured(flags: Flags, server: bool) -> Flags:
-    """What the program makes of them: llama-fit-params reserves an output for every token, as llama-cli does."""
-    return replace(flags, app="server" if server else "cli", kv_unified=False)
+    """What the program makes of them: llama-fit-params reserves an output for every token, as llama-cli does.
+
+    Neither is given what drafts, or a projector.
+    """
+    bare = Flags()
+    beside = ("drafting", "draft_model", "n_draft", "n_rs_seq", "load_mtp", "projector")
+    without = {name: getattr(bare, name) for name in beside}
+    return replace(flags, app="server" if server else "cli", kv_unified=False, **without)
+
+
+def _beside(program: str, whole: Estimate) -> str:
+    """What is loaded beside the model, which the program does not measure."""
+    from memplan.notes import mib
+
+    uses = {device.name: device.draft + device.projector for device in whole.devices}
+    uses["the host"] = whole.host.draft + whole.host.projector
+    sizes = " and ".join(f"{mib(size)} on {name}" for name, size in uses.items() if size)
+    takes = f"by memplan it takes {sizes or 'nothing'}"
+    return f"{program} does not measure what drafts or a projector: both sides are without; {takes}"
 
 
 def _other_rig(program: str, rig: Rig) -> Iterator[str]:

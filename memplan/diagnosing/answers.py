@@ -69,6 +69,8 @@ def _work(estimate: Estimate) -> int:
 def _shape(question: Question) -> tuple[Rig, tuple[int, ...]]:
     """What of a rig decides the buffers: its GPUs but for what is free on them, and which layer lies where."""
     flags, rig = question.flags, question.rig
+    if question.draft is not None:
+        return rig, ()  # its layers go by what is free, too
     bare = replace(rig, gpus=tuple(replace(gpu, free=0) for gpu in rig.gpus))
     machine = workshop_of(question.with_(rig=bare)).machine
     gpus = tuple(replace(device, free=gpu.free) for device, gpu in zip(machine.gpus, rig.gpus, strict=True))

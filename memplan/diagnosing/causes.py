@@ -16,7 +16,7 @@ from memplan.models.deepseek4.switches import switches
 from memplan.models.registry import ARCHITECTURES, find_architecture
 from memplan.notes import mib
 from memplan.releases import BUILDS, LATEST, Indexer, Release, SplitInputs
-from memplan.result import DeviceUse, Estimate
+from memplan.result import BufferUse, DeviceUse, Estimate
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
@@ -208,6 +208,8 @@ def from_memory(
     if estimate is None or estimate.refused is not None or not estimate.devices:
         return _without_estimate(load, failure, heads, release)
     device = failure.buffer or (min(estimate.devices, key=lambda d: d.left_at_start).name)
+    if failure.drafting and estimate.draft is not None and device in estimate.draft.buffers:
+        return _drafter(estimate, device, failure)
     if failure.stage is Stage.MODEL:
         return _weights(estimate, device, failure, not assumed, placed, experts)
     if assumed and not (failure.stage is Stage.COMPUTE and failure.size == _compute(estimate, device)):
@@ -218,6 +220,22 @@ def from_memory(
         if cause is not None:
             return cause
     return _balance(load, estimate, device, failure, experts)
+
+
+def _drafter(estimate: Estimate, device: str, failure: Failure) -> Cause:
+    """What drafts has no room beside the model."""
+    use = next(d for d in estimate.devices if d.name == device)
+    parts = estimate.draft.buffers[device] if estimate.draft is not None else BufferUse()
+    takes = f"{_size(parts.model)} of weights, {_size(parts.context)} of caches, {_size(parts.compute)} of compute"
+    short = f", which is {_size(-use.left_at_start, up=True)} short with it" if use.left_at_start < 0 else ""
+    roomy = max(estimate.devices, key=lambda d: d.left_at_start)
+    elsewhere = "" if roomy is use or roomy.left_at_start < use.draft else f"put it on {roomy.name} (-devd), "
+    return Cause(
+        "drafter",
+        f"what drafts, loaded after the model, has no {_size(failure.size)} left for its {failure.stage.value}:"
+        f" it takes {takes} of {device}{short}",
+        f"{elsewhere}keep its experts on the host (-cmoed), or leave it out",
+    )
 
 
 def _slots(estimate: Estimate, device: str, failure: Failure, release: Release, ask: Ask) -> Cause | None:

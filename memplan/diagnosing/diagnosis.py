@@ -9,7 +9,7 @@ from typing import Final
 from memplan.backends.devices import Rig
 from memplan.diagnosing.answers import Answers, TooMuchWork
 from memplan.diagnosing.causes import RUN_TIME, Cause, from_memory, from_words, label, left_by_log, on_host
-from memplan.diagnosing.figures import Row, explains, rows_of
+from memplan.diagnosing.figures import Row, explains, nodes_of, rows_of
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.diagnosing.matching import (
     Seen,
@@ -29,6 +29,7 @@ from memplan.errors import MemplanError, UnknownRelease
 from memplan.estimator import model_of
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags, check_devices, parse_flags
+from memplan.llama.speculation import draft_kind
 from memplan.models.registry import ARCHITECTURES
 from memplan.notes import mib
 from memplan.question import Question
@@ -54,6 +55,10 @@ class Given:
     """Whether the flags are a whole command line, so that what is not among them was not given."""
     notes: tuple[str, ...] = ()
     """What to say about it."""
+    draft: Header | None = None
+    """The model of ``-md``."""
+    projector: Header | None = None
+    """That of ``--mmproj``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,8 @@ class _Work:
         """Whether the release is known, from the log or the user."""
         self.release, self.release_name = self._release()
         self.rig = self._rig()
-        self.seen = seen_flags(load, asked.flags)
+        self.draft = self._draft()
+        self.seen = seen_flags(load, asked.flags, draft_kind(self.draft) if self.draft is not None else "")
         self.assumed = () if asked.whole else assumed_flags(self.seen)
 
     def result(self) -> Diagnosis:
@@ -137,7 +143,7 @@ class _Work:
         mends = self._mends(predicted, cause)
         nodes = None
         if predicted is not None and predicted.refused is None and self.load.nodes and self.load.nodes[0]:
-            nodes = (self.load.nodes, predicted.nodes)
+            nodes = (self.load.nodes, nodes_of(predicted))
         self._remarks(predicted)
         return Diagnosis(
             load=self.load,
@@ -177,6 +183,11 @@ class _Work:
         if len(names) > 1:
             self.notes.append(f"the model is taken to be {names[0]}; {' and '.join(names[1:])} has the same tensors")
         return builtin_model(names[0])
+
+    def _draft(self) -> Header | None:
+        """The model that drafts, where it is one of its own: as given, or a built-in one with the log's tensors."""
+        names = [] if self.load.draft is None else builtin_models(self.load.draft)
+        return self.asked.draft or (builtin_model(names[0]) if names else None)
 
     def _argument_refused(self) -> bool:
         """Whether llama.cpp went no further than its command line."""
@@ -238,7 +249,7 @@ class _Work:
             return None
         try:
             flags = parse_flags(argv, self.seen.app)
-            return self.answers.ask(Question.of(self.header, flags, self.rig, release), seeking=seeking)
+            return self.answers.ask(self._question(self.header, self.rig, flags, release), seeking=seeking)
         except MemplanError as error:
             if seeking and isinstance(error, TooMuchWork):
                 return None
@@ -310,7 +321,12 @@ class _Work:
     def _ask(self, flags: Flags, release: Release) -> Estimate:
         if self.header is None or self.rig is None:
             raise UnknownRelease("nothing to ask about")
-        return self.answers.ask(Question.of(self.header, flags, self.rig, release))
+        return self.answers.ask(self._question(self.header, self.rig, flags, release))
+
+    def _question(self, header: Header, rig: Rig, flags: Flags, release: Release) -> Question:
+        draft = self.draft if flags.draft_model else None
+        projector = self.asked.projector if flags.projector else None
+        return Question.of(header, flags, rig, release, draft=draft, projector=projector).with_(loaded=True)
 
     def _cause(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
         if self.other_model:
@@ -331,6 +347,9 @@ class _Work:
         if predicted is not None and predicted.refused is not None:
             refused = predicted.refused
             return Cause(refused.kind, f"llama.cpp says: {refused.message}", refused.fix)
+        if predicted is not None and predicted.draft_refused is not None:
+            refused = predicted.draft_refused
+            return Cause(refused.kind, f"the context that drafts cannot be made: {refused.message}", refused.fix)
         return Cause("unknown", f"llama.cpp says: {failure.said}; memplan does not know what that means", "")
 
     def _from_memory(
@@ -350,7 +369,7 @@ class _Work:
             return None
         if self.header is None or self.rig is None or self.release is None:
             return None
-        return Question.of(self.header, predicted.flags, self.rig, self.release)
+        return self._question(self.header, self.rig, predicted.flags, self.release)
 
     def _number(self, key: str, unknown: int) -> int:
         """A number of the model's metadata, 0 where it has none; ``unknown`` where there is no model."""

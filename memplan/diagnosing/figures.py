@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from memplan.diagnosing.causes import from_words
 from memplan.diagnosing.log import Load, Stage
-from memplan.result import Estimate
+from memplan.result import BufferUse, Estimate
 
 _MIB: Final = 1 << 20
 _CUDA: Final = re.compile(r"CUDA\d{1,3}")
@@ -33,6 +34,8 @@ class Row:
     logged: int
     predicted: int
     exact: bool = False
+    draft: bool = False
+    """Whether it is of what drafts."""
 
     @property
     def agrees(self) -> bool:
@@ -43,18 +46,44 @@ class Row:
 
 def explains(load: Load, predicted: Estimate) -> bool:
     """Whether nothing that the log says speaks against the prediction: buffers, nodes, or how it failed."""
+    nodes = nodes_of(predicted)
     cause = from_words(load.failed, None) if load.failed is not None else None
     if predicted.refused is not None or (cause is not None and cause.kind in _PREDICTED):
         return predicted.refused is not None and cause is not None and cause.kind == predicted.refused.kind
-    same_graph = load.nodes is None or not load.nodes[0] or load.nodes == predicted.nodes
+    same_graph = load.nodes is None or not load.nodes[0] or load.nodes == nodes
     return same_graph and all(row.agrees for row in rows_of(load, predicted))
+
+
+def nodes_of(predicted: Estimate) -> tuple[int, int]:
+    """Nodes of both graphs as a load shows them: a drafter that wants other outputs comes after it."""
+    draft = predicted.draft
+    return draft.nodes_before if draft is not None and draft.before else predicted.nodes
 
 
 def rows_of(load: Load, predicted: Estimate) -> tuple[Row, ...]:
     """The buffers of a log beside those predicted."""
     if predicted.refused is not None:
         return ()
-    rows = []
+    draft, buffers = predicted.draft, dict(predicted.buffers)
+    if draft is not None:
+        for name, size in draft.before.items():
+            buffers[name] = replace(buffers.get(name, BufferUse()), compute=size)
+    rows = list(_rows(load, buffers))
+    if draft is not None and load.draft is not None:
+        # how its compute buffers end, once it has samplers, no line says
+        shown = replace(load.draft, failures=load.failures, compute={})
+        rows += [replace(row, draft=True) for row in _rows(shown, draft.buffers) if row.predicted or row.logged]
+    failure = load.failed
+    if failure is not None and failure.size is not None and failure.buffer:
+        part = {Stage.MODEL: "model", Stage.COMPUTE: "compute"}.get(failure.stage, "")
+        use = ((draft.buffers if draft is not None else {}) if failure.drafting else buffers).get(failure.buffer)
+        if part and not (failure.drafting and part == "compute"):
+            size = getattr(use, part) if use is not None else 0
+            rows.append(Row(failure.buffer, part, failure.size, size, exact=True, draft=failure.drafting))
+    return tuple(rows)
+
+
+def _rows(load: Load, buffers: Mapping[str, BufferUse]) -> Iterator[Row]:
     failed_later = load.failed is not None and load.failed.stage in (Stage.COMPUTE, Stage.RUNNING)
     parts = {"compute": load.compute}
     if not load.dry:
@@ -65,13 +94,5 @@ def rows_of(load: Load, predicted: Estimate) -> tuple[Row, ...]:
         for name, mib in sorted(sizes.items()):
             if not _CUDA.fullmatch(name) and part != "compute":
                 continue  # weights and caches on the host go by other names when they are mapped
-            use = predicted.buffers.get(name)
-            rows.append(Row(name, part, round(mib * _MIB), getattr(use, part) if use is not None else 0))
-    failure = load.failed
-    if failure is not None and failure.size is not None and failure.buffer:
-        part = {Stage.MODEL: "model", Stage.COMPUTE: "compute"}.get(failure.stage, "")
-        use = predicted.buffers.get(failure.buffer)
-        if part:
-            size = getattr(use, part) if use is not None else 0
-            rows.append(Row(failure.buffer, part, failure.size, size, exact=True))
-    return tuple(rows)
+            use = buffers.get(name)
+            yield Row(name, part, round(mib * _MIB), getattr(use, part) if use is not None else 0)

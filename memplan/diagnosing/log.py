@@ -28,6 +28,8 @@ class Failure:
     stage: Stage = Stage.UNKNOWN
     buffer: str = ""
     size: int | None = None
+    drafting: bool = False
+    """Whether it was about what drafts: its weights, or the second context."""
     places: list[str] = field(default_factory=list)
     """llama.cpp's functions that it, or the trace after it, names."""
 
@@ -92,6 +94,8 @@ class Load:
     done: int = 0
     """Tokens of it that were said to be computed."""
     failures: list[Failure] = field(default_factory=list)
+    draft: Load | None = None
+    """The second context, in which llama-server drafts; with the lines of its model, where it is another."""
 
     @property
     def failed(self) -> Failure | None:
@@ -107,4 +111,5 @@ class Load:
     @property
     def content(self) -> str:
         """All that is known of it but where it stands: equal for loads that are the same but for their place."""
-        return repr(replace(self, line=0))
+        draft = self.draft and replace(self.draft, line=0)
+        return repr(replace(self, line=0, draft=draft))

@@ -75,8 +75,11 @@ def same_types(load: Load, header: Header) -> bool | None:
     return Counter(tensor.type.name for tensor in header.tensors.values()) == Counter(load.types)
 
 
-def seen_flags(load: Load, extra: Sequence[str]) -> Seen:
-    """The flags that the log shows, with those that the user adds: the command line, the settings, the placement."""
+def seen_flags(load: Load, extra: Sequence[str], draft: str = "") -> Seen:
+    """The flags that the log shows, with those that the user adds: the command line, the settings, the placement.
+
+    ``draft``: the kind of draft that the draft model's file stands for.
+    """
     app, argv = _command(load.command)
     from_command = bool(argv)
     known = {normalized(word) for word in (*argv, *extra) if word.startswith("-")}
@@ -86,6 +89,7 @@ def seen_flags(load: Load, extra: Sequence[str]) -> Seen:
         from_command and app == "server" and not known & same_setting("-np") and load.settings.get("n_seq_max") == "4"
     )
     settings = list(_settings(load, with_slots=not unasked))
+    settings += _drafting(load, known, draft or "draft-simple")
     told = [*settings, *_placement(load, known), *(flag for flag in _caches(load) if flag not in known)]
     argv = [*_less(argv, told), *told]
     argv = [*_less(argv, extra), *_once(extra)]
@@ -104,7 +108,13 @@ def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: R
     without experts, the ``-ngl``."""
     wanted = {name: mib for name, mib in load.model.items() if _CUDA.fullmatch(name)}
     failed, limits = load.failed, dict[str, int]()
-    if failed is not None and failed.stage is Stage.MODEL and failed.size and _CUDA.fullmatch(failed.buffer):
+    if (
+        failed is not None
+        and failed.stage is Stage.MODEL
+        and not failed.drafting
+        and failed.size
+        and _CUDA.fullmatch(failed.buffer)
+    ):
         wanted[failed.buffer] = failed.size / _MIB
         # buffers are made in the order of their names: those before it were there
         limits = {n: gpu.free for n, gpu in zip(rig.names, rig.gpus, strict=True) if n < failed.buffer}
@@ -310,6 +320,16 @@ def _settings(load: Load, with_slots: bool) -> Iterator[str]:
         for flag, kind in zip(("-ctk", "-ctv"), types, strict=True):
             if kind in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"):
                 yield from (flag, kind)
+
+
+def _drafting(load: Load, known: set[str], kind: str) -> Iterator[str]:
+    """What drafts, where no flag tells and the log's lines do; ``kind``: how its model drafts, where it has one."""
+    if load.draft is None or (same_setting("-md") | same_setting("-hfd")) & known or "--spec-type" in known:
+        return
+    yield from ("-md", load.draft.path) if load.draft.path else ()
+    yield from ("--spec-type", kind if load.draft.path else "draft-mtp")
+    if (number := _number(load, "n_rs_seq")) is not None and 0 < number < 2**31:
+        yield from ("--spec-draft-n-max", str(number))
 
 
 def _placement(load: Load, known: set[str]) -> Iterator[str]:

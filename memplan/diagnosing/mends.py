@@ -141,6 +141,7 @@ def _by_flags(finder: _Finder, n_layers: int) -> Iterator[Mend | None]:
         for words in _REFUSED[need.kind](estimate.flags, need.said):
             yield _after(finder, words, n_layers)
     elif estimate.refused is None:
+        yield finder.first(_drafter_elsewhere(estimate))
         yield finder.first(_slots(estimate))
         yield finder.first(_moves(estimate, n_layers, finder.experts))
         yield finder.first(_ubatch(estimate))
@@ -148,6 +149,7 @@ def _by_flags(finder: _Finder, n_layers: int) -> Iterator[Mend | None]:
         caches = list(_smaller_caches(estimate))
         yield finder.first(iter(caches)) or (None if finder.experts else _beside(finder, caches, n_layers))
         yield finder.first(_context(estimate))
+        yield finder.first(_without_drafter(estimate))
 
 
 def used(estimate: Estimate, where: str) -> int:
@@ -207,6 +209,23 @@ def _after(finder: _Finder, words: Words, n_layers: int) -> Mend | None:
 def _slots(estimate: Estimate) -> Iterator[Variant]:
     if estimate.flags.n_parallel > 1:
         yield Variant(("-np", "1"))
+
+
+def _drafter_elsewhere(estimate: Estimate) -> Iterator[Variant]:
+    """What drafts on one card that has room, or its experts on the host."""
+    draft = estimate.draft
+    if draft is None or not any(use.model for use in draft.buffers.values()):
+        return  # weights of the model's own stay with it
+    for device in sorted(estimate.devices, key=lambda device: device.left, reverse=True):
+        if device.left > 0:
+            yield Variant(("-devd", device.name))
+    yield Variant(("-cmoed",))
+
+
+def _without_drafter(estimate: Estimate) -> Iterator[Variant]:
+    drop = tuple(sorted((same_setting("-md") | same_setting("-hfd") | {"--spec-type"}) & estimate.flags.given))
+    if drop and estimate.draft is not None:
+        yield Variant(drop=drop)
 
 
 def _ubatch(estimate: Estimate) -> Iterator[Variant]:

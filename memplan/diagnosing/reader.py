@@ -48,6 +48,8 @@ class LogReader:
         self.loads: list[Load] = []
         self._process = Load()
         self._load: Load | None = None
+        self._served: Load | None = None
+        """The load for which a second one drafts, while lines are about that."""
         self._line = 0
         self._commands = 0
 
@@ -85,8 +87,16 @@ class LogReader:
         """The load that lines are about; the process before its first."""
         return self._load if self._load is not None else self._process
 
+    @property
+    def served(self) -> Load:
+        """The load of the model that is served, also while lines are about what drafts for it."""
+        return self._served or self.current
+
     def begin(self) -> Load:
         """A model's file is opened: a load begins."""
+        if self._served is not None and self.current.path and self.current.n_tensors is None:
+            return self.current  # of what drafts
+        self._served = None
         load = self._load = Load(line=self._line)
         process = self._process
         load.build, load.version, load.command, load.fit = process.build, process.version, process.command, process.fit
@@ -101,7 +111,7 @@ class LogReader:
         self._keep_process()
         command = self._process.command if self._load is None else ()
         self._process = Load(line=self._line, command=command)
-        self._load = None
+        self._load = self._served = None
 
     def finish(self) -> list[Load]:
         """All loads; what has none of a model's lines but a failure, or that it is loaded, is one too."""
@@ -162,6 +172,12 @@ class LogReader:
         if self._load is None:
             self._process.path = m[1].strip()
 
+    def _drafter(self, m: re.Match[str]) -> None:
+        """What drafts is loaded, or its context is made, beside the model that is served."""
+        if self._load is not None:
+            self._served = self.served
+            self._load = self._served.draft = Load(line=self._line, path=m[1] or "", dry=self._served.dry)
+
     def _key(self, m: re.Match[str]) -> None:
         if len(self.current.metadata) < _MAX_KEYS:
             self.current.metadata[m[1]] = m[3].strip()
@@ -194,10 +210,13 @@ class LogReader:
 
     def _compute_buffer(self, m: re.Match[str]) -> None:
         load = self.current
+        if load is not self.served and load.nodes is not None:
+            return  # one of both contexts is reserved anew: lines do not say which
         if len(load.compute) < _MAX_NAMES:
             load.compute[m[1]] = float(m[2])
-        if load.failed is not None and load.failed.kind == "allocation":
-            load.failures.clear()  # tried again, and done
+        failed = self.served.failed
+        if failed is not None and failed.kind == "allocation":
+            self.served.failures.clear()  # tried again, and done
         load.reserved = True
 
     def _setting(self, m: re.Match[str]) -> None:
@@ -234,14 +253,14 @@ class LogReader:
         self._process.fit = self.current.fit = m[1].strip()
 
     def _ready(self, m: re.Match[str]) -> None:
-        self.current.ready = True
+        self.served.ready = True
 
     def _cuda_malloc(self, m: re.Match[str]) -> None:
         self._fail("allocation", m[0], self._stage(), f"CUDA{int(m[2])}", round(float(m[1]) * (1 << 20)))
 
     def _allocation(self, m: re.Match[str]) -> None:
         """The exact size, after what the backend said about it in MiB."""
-        failed = self.current.failed
+        failed = self.served.failed
         stage = Stage.UNKNOWN
         if "gallocr" in m[1]:
             stage = self._stage(Stage.COMPUTE)
@@ -259,13 +278,13 @@ class LogReader:
         self._fail("allocation", m[0], self._stage(), "CPU", size)
 
     def _cpu_allocation(self, m: re.Match[str]) -> None:
-        failed = self.current.failed
+        failed = self.served.failed
         if failed is None or failed.kind != "allocation":
             self._fail("allocation", m[0], Stage.UNKNOWN, "CPU", int(m[1]))
 
     def _what_for(self, m: re.Match[str]) -> None:
         """What follows an allocation tells what it was for; alone it is a failure itself."""
-        failed = self.current.failed
+        failed = self.served.failed
         stage = Stage.CONTEXT
         if "compute" in m[0]:
             stage = Stage.COMPUTE
@@ -281,7 +300,7 @@ class LogReader:
         self._fail("cuda", m[0], self._stage())
 
     def _cuda_place(self, m: re.Match[str]) -> None:
-        failed = self.current.failed
+        failed = self.served.failed
         if failed is not None and failed.kind == "cuda":
             failed.places.append(m[2])
             if int(m[1]) >= 0:
@@ -289,39 +308,40 @@ class LogReader:
 
     def _place(self, m: re.Match[str]) -> None:
         """A function in the statement that failed, or in the trace after it."""
-        failed = self.current.failed
+        failed = self.served.failed
         if failed is not None and len(failed.places) < _MAX_NAMES:
             failed.places.append(m[1])
 
     def _prompt(self, m: re.Match[str]) -> None:
-        self.current.prompt, self.current.done = int(m[1]), 0
+        self.served.prompt, self.served.done = int(m[1]), 0
 
     def _progress(self, m: re.Match[str]) -> None:
-        self.current.done = int(m[1])
+        self.served.done = int(m[1])
 
     def _assertion(self, m: re.Match[str]) -> None:
         self._fail("assertion", m[0], self._stage())
 
     def _refused(self, m: re.Match[str]) -> None:
         """Why llama.cpp does not go on. After an allocation that failed it only says so again."""
-        if self.current.failed is None or self.current.failed.kind == "fit":
+        if self.served.failed is None or self.served.failed.kind == "fit":
             self._fail("refused", m[1].strip())
 
     def _killed(self, m: re.Match[str]) -> None:
-        if self.current.failed is not None and self.current.failed.kind == "refused":
+        if self.served.failed is not None and self.served.failed.kind == "refused":
             return  # it had ended by itself
-        self._fail("killed", m[0].strip(), Stage.RUNNING if self.current.ready else Stage.UNKNOWN)
+        self._fail("killed", m[0].strip(), Stage.RUNNING if self.served.ready else Stage.UNKNOWN)
 
     def _stage(self, loading: Stage = Stage.UNKNOWN) -> Stage:
         """What it is doing now: ``loading``, unless all buffers are there."""
         load = self.current
-        return Stage.RUNNING if (load.reserved or load.ready) and not load.dry else loading
+        return Stage.RUNNING if (load.reserved or self.served.ready) and not load.dry else loading
 
     def _fail(
         self, kind: str, said: str, stage: Stage = Stage.UNKNOWN, buffer: str = "", size: int | None = None
     ) -> None:
-        if len(self.current.failures) < _MAX_FAILURES:
-            self.current.failures.append(Failure(kind, said.strip()[:300], stage, buffer, size))
+        failures, drafting = self.served.failures, self._served is not None and stage is not Stage.RUNNING
+        if len(failures) < _MAX_FAILURES:
+            failures.append(Failure(kind, said.strip()[:300], stage, buffer, size, drafting))
 
 
 def split_command(text: str) -> list[str]:
@@ -389,6 +409,8 @@ _RULES: Final[tuple[_Rule, ...]] = tuple(
             r"and (\d{1,9}) tensors from (.*?)(?: \(version [^()]{0,60}(?:\([^()]{0,60}\))?\))?$",
             _R._meta_data,
         ),
+        ("loading draft model", r"loading draft model '([^']{1,1000})'", _R._drafter),
+        ("MTP draft context", r"creating MTP draft context()", _R._drafter),
         ("loading model", r"load_model: loading model '([^']{1,1000})'", _R._model_path),
         ("no_alloc", r"print_info: no_alloc\s+= (\d)", _R._dry),
         ("offloaded ", r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU", _R._offloaded),

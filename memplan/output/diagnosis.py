@@ -76,6 +76,7 @@ def diagnosis_object(diagnosis: Diagnosis) -> dict[str, Any]:
             {
                 "name": row.buffer,
                 "part": row.part,
+                "draft": row.draft,
                 "logged": row.logged,
                 "predicted": row.predicted,
                 "agrees": row.agrees,
@@ -158,7 +159,10 @@ def _mend_line(mend: Mend) -> str:
     if mend.less:
         about = [f"{mib(mend.less)} less on {mend.where}"]
     about += ["before other -ot"] if mend.first else []
-    about += [f"in place of {' and '.join(mend.drop)}"] if mend.drop else []
+    if mend.drop and not mend.args:
+        what = f"without {' and '.join(mend.drop)}"
+    elif mend.drop:
+        about.append(f"in place of {' and '.join(mend.drop)}")
     return f"  {what}  ({', '.join(about)})"
 
 
@@ -175,12 +179,13 @@ def _mend_object(mend: Mend) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
-    names = max(len("MiB"), *(len(row.buffer) for row in rows))
+    labels = [f"{row.buffer}, drafter" if row.draft else row.buffer for row in rows]
+    names = max(len("MiB"), *map(len, labels))
     yield f"{'MiB':{names}}  {'part':7}  {'asked for':>13}  {'predicted':>13}"
-    for row in rows:
+    for row, label in zip(rows, labels, strict=True):
         part = "weights" if row.part == "model" else row.part
         mark = "" if row.agrees else "  differs"
-        yield f"{row.buffer:{names}}  {part:7}  {row.logged / _MIB:>13,.2f}  {row.predicted / _MIB:>13,.2f}{mark}"
+        yield f"{label:{names}}  {part:7}  {row.logged / _MIB:>13,.2f}  {row.predicted / _MIB:>13,.2f}{mark}"
 
 
 def _wrapped(text: str, width: int, mark: str = "") -> list[str]:

@@ -148,6 +148,7 @@ def test_a_command_line_of_another_machine(capsys: pytest.CaptureFixture[str]) -
         ([GOOD, "-c", "x"], "whole number"),
         ([GOOD, "--alll"], "did you mean --all"),
         ([GOOD, "-m", "nothing"], "neither a file nor a built-in model"),
+        ([GOOD, "-md", "nothing"], "neither a file nor a built-in model"),
         ([GOOD, "--llama", "b1"], "older"),
         ([GOOD, "--gpu", "x"], "give its figures"),
     ],

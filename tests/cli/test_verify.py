@@ -311,6 +311,17 @@ def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     assert find_measurer("") == str(tmp_path / "bin" / "llama-fit-params")
 
 
+def test_what_drafts_is_on_neither_side_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """llama-fit-params takes neither -md nor --spec-type (common/arg.cpp, v0.5.0)."""
+    drafter = ["-md", "deepseek-v4-flash-dspark"]
+    assert main([*LINE, *drafter, "--program", fit_params(tmp_path), "--check"]) == 0
+    out = capsys.readouterr().out
+    assert "they agree in every figure" in out
+    assert "does not measure what drafts" in out and "MiB on CUDA0" in out
+    assert main([*LINE, "-md", "none.gguf", "--program", fit_params(tmp_path)]) == 2
+    assert "none.gguf" in capsys.readouterr().err
+
+
 def test_flags_that_are_handed_on() -> None:
     line = "--port 8080 -c 4096 -ot a=CPU --n-cpu-moe 3 -kvu --jinja -fa on --offline --spec-type draft-mtp"
     assert list(taken_flags(line.split())) == ["-c", "4096", "-ot", "a=CPU", "--n-cpu-moe", "3", "-fa", "on"]

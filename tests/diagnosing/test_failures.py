@@ -8,9 +8,11 @@ import pytest
 
 from memplan.diagnosing.diagnosis import Diagnosis, Given, diagnose, diagnose_all
 from memplan.diagnosing.log import Stage
+from memplan.diagnosing.matching import seen_flags
 from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.output.diagnosis import render_diagnoses
 from memplan.rig import parse_gpus
 from tests.diagnosing.logs import (
     CONTEXT,
@@ -21,6 +23,7 @@ from tests.diagnosing.logs import (
     UNTIL_MODEL,
     failing,
     loads,
+    text,
 )
 
 RTX_3090 = parse_gpus(["RTX 3090"])
@@ -328,3 +331,40 @@ def test_dry_loads_of_fit_are_told_apart() -> None:
     found = loads(process + dry + dry + load)
     assert [each.dry for each in found] == [True, True, False]
     assert all(each.gpus["CUDA0"].total_mib == 97886 for each in found)
+
+
+# --- what drafts ---
+
+DSPARK = text("good-dspark")
+
+
+def test_a_drafter_is_part_of_the_load_that_it_drafts_for() -> None:
+    (load,) = loads(DSPARK)
+    assert load.ready and load.draft is not None
+    assert load.draft.metadata["general.architecture"] == "dflash"
+    assert load.compute["CUDA1"] == 659.0  # before it is reserved anew, which lines do not say of whom
+    found = diagnose(load)
+    assert found.agrees and found.cause.kind == "nothing-wrong"
+    assert {(row.buffer, row.part) for row in found.rows if row.draft} == {
+        (f"CUDA{i}", part) for i in (0, 1) for part in ("model", "context")
+    }
+    assert found.estimate is not None and found.estimate.draft is not None
+
+
+def test_a_drafter_that_has_no_room() -> None:
+    before = DSPARK[: DSPARK.index("load_tensors: offloaded", DSPARK.index("loading draft model"))]
+    lines = [CUDA_MALLOC.format("6805.83"), "alloc_tensor_range: failed to allocate CUDA0 buffer of size 7136427520"]
+    found = failing(before.replace("- 97486 MiB free", "- 80000 MiB free"), *lines)
+    assert found.cause.kind == "drafter" and "of CUDA0" in found.cause.text
+    assert found.agrees and [row.predicted for row in found.rows if row.exact and row.draft] == [7136427520]
+    tried = [mend.args or mend.drop for mend in found.mends]
+    assert ("-cmoed",) in tried and ("--spec-type", "-md") in tried
+    assert "without --spec-type and -md" in render_diagnoses([found])
+
+
+def test_an_mtp_context_is_no_load_of_its_own() -> None:
+    mtp = "common_speculative_init_result: creating MTP draft context against the target model 'm.gguf'"
+    (load,) = loads(GOOD[: GOOD.index("srv  llama_server")] + mtp + "\nllama_context: n_ctx = 131072\n")
+    assert load.draft is not None and load.draft.n_tensors is None
+    assert seen_flags(load, ()).argv[-2:] != ("-md", "")
+    assert "draft-mtp" in seen_flags(load, ()).argv
