@@ -126,7 +126,7 @@ def sides(arguments: Arguments) -> list[tuple[str, Arguments]]:
 
 def _with(arguments: Arguments, text: str) -> Arguments:
     """The question with one more setting: what sets the same is replaced."""
-    extra = parse_arguments([text], VALUES)
+    extra = parse_arguments([text], VALUES, environ={})
     if inner := [option for option in ("--with", "--top") if option in extra.own]:
         raise FlagError(f"--with {shown(text)}: {inner[0]} is no setting of a side; write --with '-ub 2048'")
     if not text.strip() or extra.help or extra.json or extra.check:

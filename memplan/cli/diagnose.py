@@ -10,7 +10,7 @@ from io import FileIO
 from typing import IO, TYPE_CHECKING, Final
 
 from memplan.cli import terminal
-from memplan.cli.arguments import Arguments, parse_arguments, program_app, program_words
+from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import access_of, rig_of
 from memplan.errors import FlagError, LogError, MemplanError, shown
 from memplan.infile import open_input
@@ -59,12 +59,7 @@ FAILED: Final = 1
 def run(argv: Sequence[str]) -> int:
     """Answer ``memplan diagnose`` on stdout; the exit status. Raises MemplanError for bad input."""
     words = [_STDIN if word == "-" else word for word in argv]
-    # a command line after the log
-    at = next((i for i, word in enumerate(words) if i and program_app(word, words[i + 1 :])), len(words))
-    app = program_app(words[at], words[at + 1 :]) if at < len(words) else ""
-    kept = [*words[:at], *words[at + program_words(words[at]) :]] if app else words
-    given_app = ["--app", app] if app == "cli" and "--app" not in words else []
-    arguments = parse_arguments([*kept, *given_app], (), ("--all",), what="log", too_many=_TOO_MANY)
+    arguments = parse_arguments(words, (), ("--all",), what="log", too_many=_TOO_MANY, environ={})
     if arguments.help:
         sys.stdout.write(HELP)
         return 0
@@ -83,13 +78,13 @@ def run(argv: Sequence[str]) -> int:
         raise LogError(f"{name}: llama.cpp loads no model in it; give what llama-server prints, best with -v")
     notes = list[str]()
     named = (flags.model, flags.draft_model, flags.projector)
-    header, draft, projector = [_opened(arguments, name, notes, strict=not app) for name in named]
+    header, draft, projector = [_opened(arguments, name, notes, strict=not arguments.pasted) for name in named]
     given = arguments.gpus or arguments.rig is not None or arguments.no_gpu
     if arguments.host_mib is not None and not given:
         raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
     rig = rig_of(arguments)[0] if given else None
     llama = "" if arguments.llama == "latest" else arguments.llama
-    given_beside = Given(header, arguments.flags, rig, llama, bool(app), tuple(notes), draft, projector)
+    given_beside = Given(header, arguments.flags, rig, llama, arguments.pasted, tuple(notes), draft, projector)
     with terminal.ProgressBar("explaining loads") as bar:
         diagnoses = diagnose_all(chosen(loads, "--all" in arguments.own), given_beside, bar)
     if arguments.json:

@@ -102,6 +102,7 @@ def read_question(arguments: Arguments) -> Question:
     loads = loads_of(arguments, model, flags)
     filled = None if arguments.filled is None else whole("--filled", arguments.filled, 0)
     reserve = read_reserve(arguments, rig)
+    notes = (*arguments.notes, *notes)
     question = Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
     return question.with_draft_kind()
 

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Final
 
 
-def _words(text: str) -> frozenset[str]:
+def words_of(text: str) -> frozenset[str]:
+    """The words of a text."""
     return frozenset(text.split())
 
 
@@ -27,7 +28,7 @@ MAX_DEVICES: Final = 16
 MAX_SEQUENCES: Final = 256
 """``LLAMA_MAX_SEQ``: the most sequences a context takes."""
 
-NO_VALUE: Final = _words("""
+NO_VALUE: Final = words_of("""
     --swa-full --no-host -cmoe --cpu-moe -kvu --kv-unified -no-kvu --no-kv-unified -kvo --kv-offload -nkvo
     --no-kv-offload --repack -nr --no-repack --op-offload --no-op-offload --mlock --mmap --no-mmap -dio --direct-io
     -ndio --no-direct-io --embedding --embeddings --rerank --reranking --spec-default -bs --backend-sampling
@@ -46,7 +47,7 @@ NO_VALUE: Final = _words("""
 """)
 """Flags that stand alone."""
 
-NUMBER: Final = _words("""
+NUMBER: Final = words_of("""
     -c --ctx-size --kv-unified-per-slot -b --batch-size -ub --ubatch-size -np --parallel -ncmoe --n-cpu-moe -ncffn
     --n-cpu-ffn -mg --main-gpu -fitc --fit-ctx --spec-draft-n-max --spec-ngram-mod-n-max --spec-ngram-simple-size-m
     --spec-ngram-map-k-size-m --spec-ngram-map-k4v-size-m
@@ -65,7 +66,7 @@ NUMBER: Final = _words("""
 """)
 """Flags with one value that llama.cpp reads as a 32-bit whole number."""
 
-TEXT: Final = _words("""
+TEXT: Final = words_of("""
     -fa --flash-attn -ctk --cache-type-k -ctv --cache-type-v -ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts
     --tensor-split -ot --override-tensor -dev --device -fit --fit -fitt --fit-target -lm --load-mode --override-kv
     --spec-type --pooling -m --model -mu --model-url -hf -hfr --hf-repo -hff --hf-file -dr --docker-repo
@@ -95,10 +96,10 @@ TEXT: Final = _words("""
 """)
 """Flags with one value of any other kind."""
 
-SECRET: Final = _words("--api-key -hft --hf-token --mcp-servers-config --mcp-servers-json")
+SECRET: Final = words_of("--api-key -hft --hf-token --mcp-servers-config --mcp-servers-json")
 """Flags whose value may be nobody else's to see; none of them decides memory."""
 
-TWO_VALUES: Final = _words("--control-vector-layer-range")
+TWO_VALUES: Final = words_of("--control-vector-layer-range")
 """Flags with two values."""
 
 ARITY: Final = MappingProxyType(
@@ -107,8 +108,8 @@ ARITY: Final = MappingProxyType(
 """Every flag and how many values it takes."""
 
 REMOVED: Final = MappingProxyType(
-    dict.fromkeys(_words("--draft --draft-n --draft-max"), "--spec-draft-n-max or --spec-ngram-mod-n-max")
-    | dict.fromkeys(_words("--draft-min --draft-n-min"), "--spec-draft-n-min or --spec-ngram-mod-n-min")
+    dict.fromkeys(words_of("--draft --draft-n --draft-max"), "--spec-draft-n-max or --spec-ngram-mod-n-max")
+    | dict.fromkeys(words_of("--draft-min --draft-n-min"), "--spec-draft-n-min or --spec-ngram-mod-n-min")
     | {
         "--spec-ngram-size-n": "--spec-ngram-simple-size-n, --spec-ngram-map-k-size-n or --spec-ngram-mod-n-match",
         "--spec-ngram-size-m": "--spec-ngram-simple-size-m or --spec-ngram-map-k-size-m",
@@ -117,10 +118,10 @@ REMOVED: Final = MappingProxyType(
 )
 """Flags that llama.cpp only keeps to say what replaced them, and what that is."""
 
-ANSWERS: Final = _words("-h --help --usage --version -cl --cache-list --completion-bash --list-devices")
+ANSWERS: Final = words_of("-h --help --usage --version -cl --cache-list --completion-bash --list-devices")
 """Flags with which llama-server prints something and ends, without loading a model."""
 
-OTHER_MODEL: Final = _words("""
+OTHER_MODEL: Final = words_of("""
     --embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default --fim-qwen-7b-spec
     --fim-qwen-14b-spec --fim-qwen-30b-default --gpt-oss-20b-default --gpt-oss-120b-default
     --vision-gemma-4b-default --vision-gemma-12b-default
@@ -128,9 +129,29 @@ OTHER_MODEL: Final = _words("""
 """Flags that stand for a model of their own, downloaded."""
 
 NOT_MODELLED: Final = MappingProxyType(
-    dict.fromkeys(_words("--lora --lora-scaled"), "LoRA adapters add tensors to the graph")
-    | dict.fromkeys(_words("--control-vector --control-vector-scaled"), "control vectors add tensors to the graph")
-    | dict.fromkeys(_words("--embedding --embeddings --rerank --reranking"), "embeddings change the graph's outputs")
-    | dict.fromkeys(_words("-bs --backend-sampling"), "samplers on the GPU add tensors to the graph")
+    dict.fromkeys(words_of("--lora --lora-scaled"), "LoRA adapters add tensors to the graph")
+    | dict.fromkeys(words_of("--control-vector --control-vector-scaled"), "control vectors add tensors to the graph")
+    | dict.fromkeys(words_of("--embedding --embeddings --rerank --reranking"), "embeddings change the graph's outputs")
+    | dict.fromkeys(words_of("-bs --backend-sampling"), "samplers on the GPU add tensors to the graph")
 )
 """Flags that change the model's own buffers in a way that is not modelled; and why."""
+
+_IK_LLAMA: Final = words_of("""
+    -rtr --run-time-repack -fmoe --fused-moe -no-fmoe --no-fmoe --no-fused-moe -mla --mla-use -amb
+    --attention-max-batch -ser --smart-expert-reduction -ger --grouped-expert-routing -no-fug --no-fug
+    --no-fused-up-gate -no-mmad --no-mmad --no-fused-mul-multiadd -gr --graph-reuse -no-gr --no-gr --no-graph-reuse
+    -mqkv --merge-qkv -muge --merge-up-gate-experts -khad --k-cache-hadamard -vhad --v-cache-hadamard -sas
+    --scheduler-async -vq --validate-quants -op --offload-policy -ooae --offload-only-active-experts -no-ooae
+    --no-offload-only-active-experts -smf16 --split-mode-f16 -smf32 --split-mode-f32 -grt --graph-reduce-type -smgs
+    --split-mode-graph-scheduling --max-gpu -cuda --cuda-params -crs --cache-ram-similarity -cram-n-min
+    --cache-ram-n-min -cd --ctx-size-draft -dkvc --dump-kv-cache -thp --transparent-huge-pages --defer-experts
+    --no-fa --no-flash-attn
+""")
+"""Flags that ik_llama.cpp has and llama.cpp has not (its docs/parameters.md)."""
+
+
+def fork_of(flag: str) -> str:
+    """The fork of llama.cpp that has ``flag``, which llama.cpp has not; empty for any other word."""
+    if flag.startswith("--moe-cache"):
+        return "forks with a cache of experts"
+    return "ik_llama.cpp" if flag in _IK_LLAMA else ""

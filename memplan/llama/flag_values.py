@@ -32,8 +32,8 @@ SplitMode = Literal["none", "layer", "row"]
 Override = tuple[str, str]
 KvOverride = tuple[str, int | float | bool | str]
 
-_ON: Final = ("on", "enabled", "true", "1")
-_OFF: Final = ("off", "disabled", "false", "0")
+ON: Final = ("on", "enabled", "true", "1")
+OFF: Final = ("off", "disabled", "false", "0")
 _AUTO: Final = ("auto", "-1")
 
 
@@ -76,17 +76,19 @@ def n_parallel(flag: str, text: str) -> int:
 
 def flash_attn(flag: str, text: str) -> str:
     """on, off or auto, from any of llama.cpp's words for them."""
-    for word, spellings in (("on", _ON), ("off", _OFF), ("auto", _AUTO)):
+    for word, spellings in (("on", ON), ("off", OFF), ("auto", _AUTO)):
         if text in spellings:
             return word
-    raise FlagError(f"{flag} {shown(text)}: must be on, off or auto (a bare {flag} is now written {flag} on)")
+    raise FlagError(
+        f"{flag} {shown(text)}: {flag} needs a value, on, off or auto; alone, as it used to be, it is {flag} on"
+    )
 
 
 def on_or_off(flag: str, text: str) -> bool:
     """True for on, from any of llama.cpp's words for it."""
-    if text not in _ON and text not in _OFF:
+    if text not in ON and text not in OFF:
         raise FlagError(f"{flag} {shown(text)}: must be on or off")
-    return text in _ON
+    return text in ON
 
 
 def cache_type(flag: str, text: str) -> str:
@@ -108,6 +110,8 @@ def split_mode(flag: str, text: str) -> str:
     """none, layer or row."""
     if text == "tensor":
         raise FlagError(f"{flag} tensor: tensor parallelism is not modelled; use layer, row or none")
+    if text == "graph":
+        raise FlagError(f"{flag} graph: of ik_llama.cpp, not of llama.cpp; use layer, row or none")
     return choice(flag, text, ("none", "layer", "row"))
 
 

@@ -28,7 +28,7 @@ def read_flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             raise FlagError(f"{flag} stands for a model of its own: give that model and its flags instead")
         count = table.ARITY.get(flag)
         if count is None:
-            raise unknown_flag(argv[i])
+            raise unknown_flag(argv[i], argv=argv[i:])
         if i + count >= len(argv):
             raise FlagError(f"{flag} needs {'a value' if count == 1 else f'{count} values'} after it")
         text = argv[i + count] if count else ""
@@ -81,10 +81,20 @@ def normalized(flag: str) -> str:
     return flag.replace("_", "-") if flag.startswith("--") else flag
 
 
-def unknown_flag(flag: str, others: Sequence[str] = ()) -> FlagError:
-    """The error for a flag that is neither llama-server's nor one of ``others``, with the nearest spellings."""
+def unknown_flag(flag: str, others: Sequence[str] = (), argv: Sequence[str] = ()) -> FlagError:
+    """The error for a flag that is neither llama-server's nor one of ``others``, with the nearest spellings.
+
+    ``argv``: the words from it on, for a fork's other flags.
+    """
     import difflib
 
+    if fork := table.fork_of(normalized(flag)):
+        flags = dict.fromkeys(word for word in (flag, *argv) if table.fork_of(normalized(word)) == fork)
+        theirs, them = ("are flags", "them") if len(flags) > 1 else ("is a flag", "it")
+        return FlagError(
+            f"{', '.join(flags)} {theirs} of {fork}, whose memory is not modelled; without {them} the figures are"
+            " llama.cpp's own"
+        )
     name, equals, value = flag.partition("=")
     if equals and arity(name) == 0:
         return FlagError(f"{shown(flag)}: {name} takes no value, give it alone")

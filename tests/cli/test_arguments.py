@@ -87,7 +87,7 @@ def test_help_anywhere() -> None:
     ("words", "said"),
     [
         (("a", "b"), "more than one model: 'a' and 'b'"),
-        (("a", "llama-server"), "more than one model"),
+        (("a", "llama-server", "b"), "more than one model"),
         (("--gpu",), "--gpu needs a value"),
         (("--jsn",), "did you mean --json"),
         (("--gpus", "x"), "did you mean --gpu"),
