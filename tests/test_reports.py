@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -189,14 +190,19 @@ def test_the_fork_that_had_the_model_first() -> None:
 
 
 def test_glm_5_2_on_four_cards_of_96_gb() -> None:
-    """What CUDA0 computes with is left out: it goes by which types that file's first experts have."""
+    """Every figure of a log of August 2026: the types of its tensors, its file, all buffers, nodes and splits."""
+    model = builtin_header("glm-5.2:ud-q5")
+    types = Counter(t.type.name for t in model.tensors.values())
+    assert types == {"f32": 709, "q8_0": 876, "q5_K": 150, "q6_K": 74}
+    assert round(model.nbytes / 1024 / MIB, 2) == 523.83
     asked = flags("-c 524288 -np 1 -ub 512 -fa on -ts 55,9,8,8 -ncmoe 54")
-    found = estimate(builtin_header("glm-5.2:ud-q5"), asked, parse_gpus(["4*RTX PRO 6000 Max-Q"]), "b10361")
-    gpus = [found.buffers[f"CUDA{i}"] for i in range(4)]
+    found = estimate(model, asked, parse_gpus(["4*RTX PRO 6000 Max-Q"]), "b10605")
+    gpus, host = [found.buffers[f"CUDA{i}"] for i in range(4)], found.buffers["CUDA_Host"]
+    assert [b.model // MIB for b in (*gpus, host)] == [19485, 62690, 55724, 44989, 346468]
     assert [b.context / MIB for b in gpus] == [33728, 5440, 4864, 3584]
-    assert [round(b.compute / MIB, 2) for b in gpus[1:]] == [2300.07, 2292.07, 2284.07]
-    assert round(found.buffers["CUDA_Host"].compute / MIB, 2) == 1048.07
-    assert found.splits == (158, 107)
+    assert [round(b.compute / MIB, 2) for b in gpus] == [4648.07, 2300.07, 2292.07, 2284.07]
+    assert round(host.compute / MIB, 2) == 1048.07
+    assert (found.nodes[0], found.splits) == (7050, (158, 107))
 
 
 @pytest.mark.parametrize(("ubatch", "compute"), [(128, (38.50, 13.00)), (512, (154.02, 52.02))])

@@ -42,11 +42,13 @@ _MTP = {name: replace(recipe, nextn=True) for name, recipe in DYNAMIC.items()}
 _GLM = {
     **_MTP,
     "ud-q5": Recipe(
-        "experts q5_K and q6_K, the rest q8_0",
+        "experts q5_K and q6_K, those of one early layer and the last down experts a size larger, the rest q8_0",
         (
             KEPT_F32,
             Rule("indexer[.]proj", "f32"),
-            Rule("output", "q5_K"),
+            # sizes of buffers in public logs tell how many; of the early layer, that it is one of 4 to 20 or so
+            Rule("ffn_down_exps", "q8_0", layers=(8, 75, 76, 77)),
+            Rule("ffn_(gate|up)_exps", "q6_K", layers=(8,)),
             Rule("ffn_down_exps", "q6_K"),
             Rule(".*_exps", "q5_K"),
             Rule(".*", "q8_0"),

@@ -15,17 +15,19 @@ class Rule:
     """A type for some tensors. ``kinds``: a pattern over kinds (``ffn_down_exps``); the first rule that fits counts.
 
     ``every``: of every so many layers the first, 0 for all.  ``more_bits``: only in the layers that llama-quantize
-    gives more bits (``use_more_bits``): the first and the last eighth, and every third between.
+    gives more bits (``use_more_bits``): the first and the last eighth, and every third between.  ``layers``: only in
+    these, if there are any.
     """
 
     kinds: str
     type: str
     every: int = 0
     more_bits: bool = False
+    layers: tuple[int, ...] = ()
 
     def fits(self, kind: str, il: int, n_layer: int) -> bool:
         """Whether a tensor of layer ``il`` (-1: none) goes by this rule."""
-        if self.every and (il < 0 or il % self.every):
+        if (self.every and (il < 0 or il % self.every)) or (self.layers and il not in self.layers):
             return False
         if self.more_bits and not (il < n_layer // 8 or il >= 7 * n_layer // 8 or (il - n_layer // 8) % 3 == 2):
             return False
