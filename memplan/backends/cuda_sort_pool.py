@@ -47,16 +47,14 @@ def top_k(t: Tensor, device: PoolDevice) -> Scratch:
 def _most(columns: int, rows: int, rules: PoolRules, top: bool) -> Scratch:
     """The most that sorting took while a cache filled up to ``columns``.
 
-    Chunks hold whole rows, so that a wider row can mean a smaller chunk than a narrower one before it did.
+    Chunks hold whole rows: of all widths of which as many rows fit, the widest takes most.
     """
     found = _sort(columns, rows, rules, top)
-    while columns > KEYS_STEP and CHUNK // (4 * columns) < rows:
-        columns = (columns - 1) // KEYS_STEP * KEYS_STEP
-        narrower = _sort(columns, rows, rules, top)
-        if narrower.nbytes > found.nbytes:
-            found = narrower
-        if 4 * columns * rows <= CHUNK or 4 * columns * (CHUNK // (4 * columns)) == CHUNK:
+    while (more := CHUNK // (4 * columns) + 1) <= rows:
+        columns = CHUNK // (4 * more) // KEYS_STEP * KEYS_STEP
+        if columns == 0:
             break
+        found = max(found, _sort(columns, rows, rules, top), key=lambda scratch: scratch.nbytes)
     return found
 
 
