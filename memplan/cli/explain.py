@@ -33,8 +33,8 @@ Options:
   --device NAME        one device: CUDA0, CPU
   --top N              lines of each list (10)
   --timeline FILE      a picture (.png, .svg, .pdf) of what is alive, node by
-                       node, with the peak marked. In place of another picture
-                       of memplan's, too
+                       node, with the peak marked. In place of a picture as
+                       memplan drew it, too
   --force              draw it in place of any other file but a model
   --dark               a dark one
   --json               print one JSON object, sizes in bytes

@@ -28,7 +28,7 @@ Usage: memplan plot MODEL [llama-server's flags] [--over NAME=VALUES]... -o FILE
 Options:
   --over NAME=VALUES  what to vary; see memplan sweep --help
   -o, --output FILE   .png (1600 wide, 900 high or more), .svg or .pdf. In
-                      place of another picture of memplan's, too. How far it
+                      place of a picture as memplan drew it, too. How far it
                       fits is said on stderr
   --force             draw it in place of any other file but a model
   --terminal          draw in the terminal instead

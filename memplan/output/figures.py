@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from memplan.errors import FlagError, OutputError, shown
 from memplan.outfile import Kind, check_output, write_output
 from memplan.output.lettering import LINE, Ruler, plain_text
+from memplan.output.seal import is_sealed, sealed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,17 +68,12 @@ STYLES: Final = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 """Strokes: the next one when the colours are used up."""
 
 
-_MARKS: Final = (b"Software\0memplan", b"<dc:title>memplan</dc:title>", b"/Creator (memplan)")
-"""What says in a PNG, an SVG and a PDF that memplan drew it."""
-
-
 def is_own_figure(file: BinaryIO) -> bool:
-    """Whether an open file is a picture that memplan drew."""
-    data = file.read(32 << 20)
-    return data.startswith((b"\x89PNG", b"<?xml", b"%PDF")) and any(mark in data for mark in _MARKS)
+    """Whether an open file is a picture as memplan drew it, which nobody has changed since."""
+    return is_sealed(file.read(32 << 20))
 
 
-FIGURE: Final = Kind("picture of memplan's", is_own_figure)
+FIGURE: Final = Kind("picture as memplan draws it", is_own_figure)
 """What ``memplan plot`` and ``explain --timeline`` draw."""
 
 
@@ -216,4 +212,4 @@ def write_figure(path: str, figure: Figure, *, force: bool = False) -> None:
     }[kind]
     with plain_text(), matplotlib.rc_context({"svg.hashsalt": "memplan", "svg.fonttype": "none", "pdf.fonttype": 42}):
         figure.savefig(data, format=kind, metadata=metadata, facecolor=figure.get_facecolor())
-    write_output(path, data.getvalue(), FIGURE, force=force)
+    write_output(path, sealed(data.getvalue()), FIGURE, force=force)

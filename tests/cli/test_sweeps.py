@@ -15,6 +15,7 @@ import pytest
 
 from memplan.cli import main
 from memplan.cli.terminal import ProgressBar
+from memplan.output.seal import sealed
 from tests.cli.conftest import Engine
 from tests.test_exported_members import loaded_by
 
@@ -248,7 +249,7 @@ def test_an_interrupted_plot_leaves_the_old_file(
 ) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "a.png"
-    old = b"<?xml?> <dc:title>memplan</dc:title>"  # a picture of memplan's
+    old = sealed(b"<?xml?>\n")
     path.write_bytes(old)
 
     def interrupted(*_: object) -> None:
