@@ -24,7 +24,7 @@ from memplan.llama.placement import Placement, select_devices, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.llama.speculation import BLOCK_TYPES
 from memplan.loaded import Made, Model, load, make_context
-from memplan.models.base import BufferMap, PartBuffers
+from memplan.models.graphs import BufferMap, PartBuffers
 from memplan.question import Question
 from memplan.releases import Release
 from memplan.workshop import Workshop

@@ -14,7 +14,8 @@ from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import Memory
 from memplan.llama.placement import Placement
 from memplan.llama.weights import ModelTensors, load_tensors
-from memplan.models.base import Architecture, BufferMap, ModelGraphs
+from memplan.models.base import Architecture
+from memplan.models.graphs import BufferMap, ModelGraphs
 from memplan.models.registry import architecture, load_hparams
 from memplan.question import Question
 from memplan.releases import Release

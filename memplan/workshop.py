@@ -13,7 +13,7 @@ from memplan.llama.flags import Flags
 from memplan.llama.placement import Device, Machine, Placement, place, placing
 from memplan.llama.refusals import Refusal
 from memplan.llama.weights import ModelTensors
-from memplan.models.base import PartBuffers
+from memplan.models.graphs import PartBuffers
 from memplan.releases import Release
 
 KEPT_PLACEMENTS = 16

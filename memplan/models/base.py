@@ -9,28 +9,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic
 
-from memplan.garbage import make_room
-from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartBuilder
-from memplan.ggml.tensor import FLAG_OUTPUT, Tensor, new_tensor
-from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, NOTHING_GIVEN, Batch, Fused, GivenOut, Paths, Probe
+from memplan.ggml.plan.parts import PartError
+from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
+from memplan.llama.context import Fused, Paths, Probe
 from memplan.llama.graph import Crossing, GraphContext
 from memplan.llama.graph.base import H
 from memplan.llama.memory.kv import CacheBuilder, kv_memory
 
 if TYPE_CHECKING:
-    from memplan.ggml.backend import Buffer, BufferType
     from memplan.gguf.header import Header, TensorInfo
     from memplan.llama.flags import Flags
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
     from memplan.llama.refusals import Refusal
-    from memplan.llama.weights import ModelTensor, ModelTensors, Wanted
+    from memplan.llama.weights import Wanted
     from memplan.releases import Release
 
 Cuts = Generator[Crossing, Any, Crossing]
-"""A layer that cuts itself: ``h = yield h`` hands on what crosses the cut, and goes on with what comes back."""
+"""A layer in halves: ``h = yield h`` hands on what crosses the cut, and goes on with what comes back."""
 
 
 class ModelGraph(GraphContext[H]):
@@ -41,7 +39,7 @@ class ModelGraph(GraphContext[H]):
         raise NotImplementedError
 
     def layer(self, il: int, *given: Tensor) -> Crossing | Cuts:
-        """One layer, from what crossed over to it to what it hands on; a generator may cut it further."""
+        """One layer, from what crossed over to it to what it hands on; a generator cuts it in halves."""
         raise NotImplementedError
 
     def tail(self, *given: Tensor) -> Tensor:
@@ -59,10 +57,11 @@ class ModelGraph(GraphContext[H]):
 
     def build(self) -> None:
         """The whole graph (``build_arch_graph``, ``llama_model::build_graph``)."""
-        given = _many(self.head())
+        given = many(self.head())
         for il in self.layers(self.hp):
             self.hand_over(il, given)
-            given = _many(_through(self.layer(il, *given)))
+            step = self.layer(il, *given)
+            given = rest_of_layer(step, next(step)) if isinstance(step, Generator) else many(step)
         self.hand_over(il + 1, given)
         self.end(given)
 
@@ -95,21 +94,18 @@ class KVGraph(ModelGraph[H]):
         return cur
 
 
-def _many(crossing: Any) -> tuple[Tensor, ...]:
+def many(crossing: Any) -> tuple[Tensor, ...]:
+    """What crosses over, as a tuple."""
     return crossing if isinstance(crossing, tuple) else (crossing,)
 
 
-def _through(step: Crossing | Cuts) -> Crossing:
-    """What a layer hands on, cut or not."""
-    if not isinstance(step, Generator):
-        return step
-    crossing = next(step)
+def rest_of_layer(step: Cuts, crossing: Crossing) -> tuple[Tensor, ...]:
+    """What a layer hands on once it is given what crosses its cut."""
     try:
-        while True:
-            crossing = step.send(crossing)
+        step.send(crossing)
     except StopIteration as stop:
-        result: Crossing = stop.value
-        return result
+        return many(stop.value)
+    raise PartError("a layer is cut more than once")
 
 
 class Architecture(ABC, Generic[H]):
@@ -201,255 +197,3 @@ class Architecture(ABC, Generic[H]):
     ) -> str:
         """Why an answer for these settings is not exact; empty where it is."""
         return ""
-
-
-PartBuffers = dict[tuple[tuple[str, ...], int], Buffers]
-"""Where the leafs of a part lie, by their roles and the layer that the part stands for."""
-
-
-class BufferMap(Protocol):
-    """Says where weights and caches lie; ``parts``: what was found so far, the same for all graphs of a placement."""
-
-    parts: PartBuffers
-
-    def weight(self, role: str) -> Buffer:
-        """A weight's buffer."""
-
-    def cache(self, buft: BufferType) -> Buffer:
-        """The buffer of caches and states in memory of this type."""
-
-
-LENT = frozenset({"token_embd.weight", "output.weight", "output.scale"})
-"""Weights that a drafter takes from the model that it drafts for."""
-
-KEPT_SIZES = 8
-"""Batches and contexts whose parts a model remembers."""
-
-KEPT_RESTS = 64
-"""Kinds of layers, by batch, whose later stretches a model remembers."""
-
-Built = tuple[list[Part], tuple[Tensor, ...]]
-"""A layer's stretches, and what the last of them hands on."""
-
-
-class ModelGraphs(Generic[H]):
-    """What stays the same for all estimates of one model: its weights, which layers are alike, parts built."""
-
-    def __init__(self, arch: Architecture[H], hp: H, tensors: ModelTensors, other: ModelTensors | None = None) -> None:
-        """``other``: those of the model that this one drafts for, which it takes where it has none (``ctx_other``)."""
-        self.arch = arch
-        self.hp = hp
-        self.weights: Mapping[str, ModelTensor] = tensors.by_role()
-        if other is not None:
-            lent = {t.role: t for t in other.tensors if t.role in LENT}
-            self.weights = {**lent, **self.weights}
-        self.layers = arch.graph.layers(hp)
-        of_layer: dict[int, list[object]] = {il: [hp.of_layer(il), arch.layer_kind(hp, il)] for il in self.layers}
-        for t in tensors.tensors:
-            if t.layer in of_layer and t.role.startswith("blk."):
-                of_layer[t.layer].append((t.role.split(".", 2)[2], t.type, t.ne))
-        numbers: dict[tuple[object, ...], int] = {}
-        self.kinds = {il: numbers.setdefault(tuple(kind), len(numbers)) for il, kind in of_layer.items()}
-        """A number for each layer, the same for those with like weights."""
-        self._parts: dict[tuple[object, ...], tuple[list[Part], list[int], list[Tensor]]] = {}
-        self._rests: dict[Hashable, Built] = {}
-
-    def at(
-        self,
-        memory: Memory,
-        buffers: BufferMap,
-        release: Release,
-        paths: Paths,
-        n_tokens: int,
-        n_tensors: int,
-        given_out: GivenOut = NOTHING_GIVEN,
-    ) -> PlacedGraphs[H]:
-        """The model with its caches, in one placement.
-
-        ``paths``: which fused ops are asked for or ruled out.  ``n_tokens``: of the largest batch.  ``n_tensors``:
-        weights that are made.
-        """
-        max_nodes = self.arch.max_nodes(n_tokens, n_tensors)
-        return PlacedGraphs(self, memory, buffers, release, paths, max_nodes, given_out)
-
-    def parts(self, batch: Batch, fused: Fused, graphs: PlacedGraphs[H]) -> tuple[list[Part], list[int], list[Tensor]]:
-        """The part at each position, its layer, and the graph's inputs; like parts are the same."""
-        key = (batch, fused, graphs.memory.shape, graphs.release, graphs.given_out)
-        known = self._parts.get(key)
-        if known is None:
-            make_room(self._parts, KEPT_SIZES)
-            known = self._parts[key] = self._build_parts(graphs.start(batch, fused), graphs.memory)
-        return known
-
-    def _build_parts(self, graph: ModelGraph[H], memory: Memory) -> tuple[list[Part], list[int], list[Tensor]]:
-        graph.shares = False
-        builder = PartBuilder(graph.graph, graph.roles, graph.fused_nodes, graph.pinned, graph.on_host, graph.shared)
-        builder.begin(())
-        given = _many(graph.head())
-        graph.hand_over(self.layers.start, given)
-        parts, layers = [builder.end(given)], [-1]
-        built: dict[Hashable, Built] = {}
-        for il in self.layers:
-            kind = (self.kinds[il], graph.is_last(il), il + 1 in graph.given_out.layer_inputs)
-            key = (kind, memory.of_layer(memory_layer(memory, il)), _shapes(given))
-            known = built.get(key)
-            if known is None:
-                known = built[key] = self._build_layer(graph, builder, il, given, kind)
-            stretches, given = known
-            parts += stretches
-            layers += [il] * len(stretches)
-        parts.append(builder.end((graph.end(builder.begin(given)),)))
-        return parts, [*layers, -1], builder.inputs
-
-    def _build_layer(
-        self, graph: ModelGraph[H], builder: PartBuilder, il: int, given: tuple[Tensor, ...], kind: Hashable
-    ) -> Built:
-        """A layer's stretches, and what the last of them hands on.
-
-        What comes after the first cut is remembered where it knows nothing of the memory: then it is the same for every
-        context.
-        """
-        step = graph.layer(il, *builder.begin(given))
-        if not isinstance(step, Generator):
-            outs = _many(step)
-            graph.hand_over(il + 1, outs)
-            return [builder.end(outs)], outs
-        crossing = next(step)
-        outs = _many(crossing)
-        first = builder.end(outs)
-        inputs = tuple([t.name for t in builder.inputs])
-        key = (kind, graph.batch, graph.fused, graph.release, _shapes(outs), inputs)
-        known = self._rests.get(key)
-        if known is None:
-            known = _build_rest(graph, builder, il, step, crossing, outs)
-            roles = {role for part in known[0] for role in part.roles}
-            if len(inputs) == len(builder.inputs) and all(_name(role, il) in self.weights for role in roles):
-                if len(self._rests) >= KEPT_RESTS:
-                    self._rests.clear()
-                self._rests[key] = known
-        else:
-            step.close()
-        return [first, *known[0]], known[1]
-
-
-def _build_rest(
-    graph: ModelGraph[Any],
-    builder: PartBuilder,
-    il: int,
-    step: Cuts,
-    crossing: Crossing,
-    outs: tuple[Tensor, ...],
-) -> Built:
-    """The stretches after a layer's first cut."""
-    stretches = []
-    try:
-        while True:
-            given = builder.begin(outs)
-            crossing = step.send(given if isinstance(crossing, tuple) else given[0])
-            outs = _many(crossing)
-            stretches.append(builder.end(outs))
-    except StopIteration as stop:
-        outs = _many(stop.value)
-        graph.hand_over(il + 1, outs)
-        return [*stretches, builder.end(outs)], outs
-
-
-def _shapes(tensors: Sequence[Tensor]) -> Hashable:
-    return tuple([(t.type, t.ne, t.nb) for t in tensors])
-
-
-def memory_layer(memory: Memory, il: int) -> int:
-    """The layer whose cache a layer uses: its own, or another's that it shares."""
-    return next((at for cache in memory.caches.values() if (at := cache.layer(il)) != il), il)
-
-
-class PlacedGraphs(Generic[H]):
-    """Builds the graphs of one model in one placement (``memplan.llama.context.Graphs``)."""
-
-    def __init__(
-        self,
-        model: ModelGraphs[H],
-        memory: Memory,
-        buffers: BufferMap,
-        release: Release,
-        paths: Paths,
-        max_nodes: int,
-        given_out: GivenOut,
-    ) -> None:
-        self.model = model
-        self.memory = memory
-        self.buffers = buffers
-        self.release = release
-        self.paths = paths
-        self.max_nodes = max_nodes
-        """Nodes that a graph has room for."""
-        self.given_out = given_out
-
-    def fused(self, flash_attn: str) -> Fused:
-        """What is fused before any probe: what the release has ops for, if not ruled out."""
-        fused = self.model.arch.fused(self.release, self.paths)
-        return fused if flash_attn == "off" else fused | {FLASH_ATTN.op}
-
-    def probes(self, flash_attn: str) -> tuple[Probe, ...]:
-        """The fused ops that are tried, in llama.cpp's order."""
-        return (
-            *((FLASH_ATTN,) if flash_attn == "auto" else ()),
-            *(GATED_DELTA_NET if self.release.gated_delta_net_probe else ()),
-            *self.model.arch.probes(self.release, self.paths),
-        )
-
-    def start(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
-        """A graph that nothing is in yet."""
-        graph = self.model.arch.graph_of(self.release)
-        return graph(self.model.hp, batch, fused, self.memory, self.release, self, self.max_nodes, self.given_out)
-
-    def whole(self, batch: Batch, fused: Fused) -> ModelGraph[H]:
-        """Every tensor of the graph."""
-        graph = self.start(batch, fused)
-        graph.build()
-        return graph
-
-    def in_parts(self, batch: Batch, fused: Fused) -> GraphParts:
-        """The same graph, like layers built once."""
-        parts, layers, inputs = self.model.parts(batch, fused, self)
-        buffers = [self.buffers_of(part.roles, il) for part, il in zip(parts, layers, strict=True)]
-        return GraphParts(parts, buffers, inputs, layers)
-
-    def buffers_of(self, roles: tuple[str, ...], il: int) -> Buffers:
-        """Where the leafs of a part lie when it stands for layer ``il``."""
-        known = self.buffers.parts.get((roles, il))
-        if known is None:
-            known = self.buffers.parts[roles, il] = tuple([self._buffer(role, il) if role else None for role in roles])
-        return known
-
-    def is_shared(self, role: str, il: int) -> bool:
-        """Whether a layer's weight is one that no layer is named in."""
-        w = self.model.weights.get(_name(role, il)) if il >= 0 else None
-        return w is not None and w.name != w.role
-
-    def has(self, role: str, il: int) -> bool:
-        """Whether the model has a weight, cache or state (``memplan.llama.graph.Source``)."""
-        return _name(role, il) in self.model.weights or self.memory.has(role, il)
-
-    def leaf(self, role: str, il: int) -> Tensor:
-        """A new leaf for a weight, cache or state, in its buffer."""
-        name = _name(role, il)
-        w = self.model.weights.get(name)
-        if w is not None:
-            t = new_tensor(w.type, *w.ne, name=w.name)
-            t.buffer = self.buffers.weight(name)
-        else:
-            c = self.memory.tensor(role, il)
-            t = new_tensor(c.type, *c.ne, name=c.name)
-            t.buffer = self.buffers.cache(c.buft)
-        return t
-
-    def _buffer(self, role: str, il: int) -> Buffer:
-        name = _name(role, il)
-        if name in self.model.weights:
-            return self.buffers.weight(name)
-        return self.buffers.cache(self.memory.tensor(role, il).buft)
-
-
-def _name(role: str, il: int) -> str:
-    return role if il < 0 else f"blk.{il}.{role}"
