@@ -19,6 +19,7 @@ DIRECT: Final[Mapping[str, str]] = {
     "verify": "llama.cpp's own numbers beside memplan's.",
     "devices": "This machine's GPUs and memory, and a rig file of them.",
     "header": "A model's header as a file of its own.",
+    "page": "A page to plan on, in the browser.",
     "completion": "What completes memplan's command lines in a shell.",
 }
 """Name and what it is for, in the order of ``memplan --help``."""

@@ -1,0 +1,400 @@
+// The page: what the form asks is answered as it is changed.
+
+import { barsPicture, figures } from "./bars.js";
+import { panelPicture } from "./chart.js";
+import { el, gib, mib } from "./draw.js";
+import { Engine } from "./engine.js";
+import { mountFiles, readAddress } from "./files.js";
+import * as form from "./form.js";
+import { savePng, saveSvg } from "./picture.js";
+import { planBody, whyBody } from "./reports.js";
+
+const $ = (id) => document.getElementById(id);
+
+const files = { file: null, address: null, draft: null };
+let shown = { estimate: null, chart: null };
+let wanted = 0;
+
+const engine = new Engine({ onStarted: begin, onFailed: fail });
+
+function fail(said) {
+  verdict("refused", `✗ Python does not start in this browser: ${said}`);
+  $("answer").setAttribute("aria-busy", "false");
+}
+
+let begun = false;
+async function begin() {
+  if (begun) return;
+  begun = true;
+  form.offer(await engine.ask("catalogue", {}));
+  form.fill(form.fromLink(location.hash) ?? form.FIRST);
+  const file = new URLSearchParams(location.hash.slice(1)).get("file");
+  if (file) $("file-hint").textContent = `This link is about ${file}: choose that file, or drop it here. Its header alone is read, where it lies.`;
+  document.body.dataset.ready = "yes";
+  changed();
+}
+
+// --- asking ---
+
+/** What a path is called outside of this page. */
+const nameOf = (path) => Object.values(files).find((given) => given?.path === path)?.named ?? path.replace(/^\/models\/\d+\//, "");
+
+function changed() {
+  if (!begun) return;
+  const asked = form.question(files);
+  history.replaceState(null, "", form.toLink(files.file?.name));
+  const lines = form.commandLines(asked, nameOf);
+  $("server-line").textContent = lines.server;
+  $("memplan-line").textContent = lines.memplan;
+  $("draft-field").hidden = $("drafter").value !== "model";
+  slide("context", Math.log2(Number(asked.flags[asked.flags.indexOf("-c") + 1]) || 1));
+  slide("experts", Number($("experts").value) || 0);
+  if (!asked.model) {
+    verdict("", form.source() === "file" ? "Choose a GGUF file, or drop it on this page." : "Give an address, and read it.");
+    return;
+  }
+  ask(asked);
+}
+
+function slide(id, value) {
+  if (document.activeElement !== $(`${id}-slider`)) $(`${id}-slider`).value = value;
+}
+
+let running = false;
+let latest = null;
+
+/** Estimates, one at a time; of what was asked meanwhile only the last. */
+async function ask(asked) {
+  latest = asked;
+  wanted += 1;
+  $("answer").classList.add("stale");
+  $("answer").setAttribute("aria-busy", "true");
+  if (running) return;
+  running = true;
+  while (latest) {
+    const question = latest;
+    latest = null;
+    const started = performance.now();
+    const answer = await engine.ask("estimate", question);
+    if (latest) continue;
+    showEstimate(answer);
+    $("answer").dataset.took = Math.round(performance.now() - started);
+    if (!answer.error) searchSoon(question, answer);
+    else cancelSearch();
+  }
+  running = false;
+  $("answer").dataset.answered = wanted;
+}
+
+let soon = 0;
+
+/** The slower answers, once the form has been still for a moment. */
+function searchSoon(question, answer) {
+  clearTimeout(soon);
+  const jobs = [];
+  const started = answer.refused === null;
+  if (started && answer.graph.nodes[0]) {
+    jobs.push("largest", "chart");
+    if ($("why").open) jobs.push("why");
+  }
+  if (started && question.gpus.length && ($("plan").open || !answer.fits)) jobs.push("plan", "fit");
+  if (!started || !jobs.includes("chart")) clearSearched();
+  soon = setTimeout(() => engine.search(jobs, question, showSearched, showBusy), 120);
+}
+
+function cancelSearch() {
+  clearTimeout(soon);
+  engine.search([], null, showSearched, showBusy);
+  clearSearched();
+}
+
+// --- showing ---
+
+const MARKS = { fits: "✓", tight: "!", short: "✗", refused: "✗" };
+
+function verdict(is, said) {
+  $("verdict-part").dataset.is = is;
+  const mark = MARKS[is] ? Object.assign(document.createElement("span"), { className: "mark", textContent: MARKS[is] }) : "";
+  $("verdict").className = is ? "" : "waiting";
+  $("verdict").replaceChildren(mark, said.replace(/^✗ /, ""));
+  $("exact").textContent = "";
+}
+
+function showEstimate(answer) {
+  $("answer").classList.remove("stale");
+  $("answer").setAttribute("aria-busy", "false");
+  if (answer.error) {
+    const id = form.complain(answer.error, answer.type);
+    verdict("refused", id ? `Look at the form: ${answer.error}` : answer.error);
+    shown.estimate = null;
+    $("bars").replaceChildren();
+    $("figures").replaceChildren();
+    return;
+  }
+  shown.estimate = answer;
+  const { refused } = answer;
+  form.complain(refused ? answer.verdict.slice(1).join("; ") || refused.said : "");
+  verdict(refused ? "refused" : !answer.fits ? "short" : answer.tight.length ? "tight" : "fits", refused ? answer.verdict.join("\n") : answer.verdict[0]);
+  if (!refused) $("exact").textContent = answer.exact ? `Exact: ${answer.llama}'s own numbers, to the byte.` : answer.verdict.slice(1).join(" ");
+  $("model-line").textContent = answer.model_line;
+  const { block_count: layers, expert_count: experts, context_length: context } = answer.shape;
+  $("experts-field").hidden = !experts;
+  $("experts-slider").max = layers || 1;
+  if (context) $("context-slider").max = Math.log2(context);
+  $("said").replaceChildren(...answer.said.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
+  draw();
+}
+
+function draw() {
+  const answer = shown.estimate;
+  if (answer && answer.refused === null) {
+    $("bars").replaceChildren(barsPicture(answer, $("bars").clientWidth));
+    $("figures").replaceChildren(...figures(answer));
+  } else {
+    $("bars").replaceChildren();
+    $("figures").replaceChildren();
+  }
+  drawChart();
+}
+
+function drawChart() {
+  $("chart").replaceChildren();
+  if (!shown.chart) return;
+  for (const panel of shown.chart.panels) {
+    const figure = document.createElement("figure");
+    $("chart").append(figure);
+  }
+  shown.chart.panels.forEach((panel, at) => {
+    const figure = $("chart").children[at];
+    figure.append(panelPicture(panel, figure.clientWidth, shown.estimate?.n_ctx ?? 0));
+  });
+}
+
+const BUSY = {
+  largest: "Looking for the largest context …", chart: "Drawing context against memory …", why: "Packing the whole graph, tensor by tensor …",
+  plan: "Looking for a placement that fits …", fit: "Looking for margins for --fit …",
+};
+let stopTimer = 0;
+
+function showBusy(kind) {
+  $("busy").classList.add("running");
+  $("busy-text").textContent = BUSY[kind];
+  clearTimeout(stopTimer);
+  if ($("stop").hidden) stopTimer = setTimeout(() => ($("stop").hidden = false), 1000);
+  $("busy").dataset.kind = kind;
+  stillBusy(kind);
+}
+
+let lastBusy = "";
+function stillBusy(kind) {
+  lastBusy = kind;
+}
+
+function idle(said = "") {
+  clearTimeout(stopTimer);
+  $("busy").classList.remove("running");
+  $("busy-text").textContent = said;
+  $("stop").hidden = true;
+}
+
+const plans = {};
+
+function showSearched(kind, answer) {
+  idle();
+  if (!answer) return;
+  if (kind === "largest") showLargest(answer);
+  if (kind === "chart") {
+    shown.chart = answer.error ? null : answer;
+    drawChart();
+  }
+  if (kind === "why") $("why-body").replaceChildren(...whyBody(answer));
+  if (kind === "plan" || kind === "fit") {
+    plans[kind] = answer;
+    if (kind === "plan") plans.fit = null;
+    $("plan-body").replaceChildren(...planBody(plans.plan, plans.fit, useFlags));
+    if (shown.estimate && !shown.estimate.fits) $("plan").open = true;
+  }
+}
+
+function clearSearched() {
+  shown.chart = null;
+  $("largest").textContent = "";
+  drawChart();
+}
+
+function showLargest(answer) {
+  const strong = Object.assign(document.createElement("strong"), { textContent: answer.value === null ? "None" : answer.value.toLocaleString("en-US") });
+  $("largest").dataset.value = answer.value;
+  if (answer.error) $("largest").textContent = answer.error;
+  else if (answer.value === null) $("largest").replaceChildren(strong, ` fits: with ${answer.first} tokens, ${answer.said}.`);
+  else {
+    const beyond = answer.beyond ? `${answer.beyond.value.toLocaleString("en-US")} ${answer.beyond.said}` : "that is all that the model has";
+    const use = Object.assign(document.createElement("button"), { type: "button", textContent: "Use it" });
+    use.addEventListener("click", () => {
+      $("context").value = answer.value;
+      changed();
+    });
+    $("largest").replaceChildren(strong, ` tokens at most, with these settings; ${beyond}. `, use);
+  }
+}
+
+// --- what the form does ---
+
+/** Take a plan's flags in place of those that the form has for placement. */
+function useFlags(args) {
+  $("experts").value = "";
+  $("layers").value = "";
+  $("more").value = args;
+  changed();
+}
+
+let typing = 0;
+$("question").addEventListener("input", ({ target }) => {
+  if (target.id === "context-slider") $("context").value = Math.max(256, Math.round(2 ** target.value / 256) * 256);
+  if (target.id === "experts-slider") $("experts").value = target.value;
+  if (target.id === "model") form.fillRecipes();
+  if (target.name === "source") form.setSource(target.value);
+  if (["paste", "address", "file", "draft-file"].includes(target.id)) return;
+  clearTimeout(typing);
+  typing = setTimeout(changed, target.type === "text" || target.type === "number" ? 60 : 0);
+});
+$("question").addEventListener("submit", (event) => event.preventDefault());
+$("add-card").addEventListener("click", () => form.addCard().querySelector(".name").focus());
+$("cards").addEventListener("click", ({ target }) => {
+  if (!target.closest(".remove")) return;
+  target.closest(".card").remove();
+  $("add-card").focus();
+  changed();
+});
+
+function take(list, use) {
+  if (!list.length) return;
+  try {
+    files[use] = mountFiles(engine, list);
+  } catch (error) {
+    form.complain(error.message, "SourceError");
+    return;
+  }
+  if (use === "file") {
+    form.setSource("file");
+    $("file-hint").textContent = files.file.name;
+  } else {
+    $("drafter").value = "model";
+    $("draft-model").value = files.draft.name;
+  }
+  changed();
+}
+
+$("file").addEventListener("change", ({ target }) => take(target.files, "file"));
+$("draft-file").addEventListener("change", ({ target }) => take(target.files, "draft"));
+$("draft-model").addEventListener("input", () => (files.draft = null));
+
+const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+let over = 0;
+addEventListener("dragenter", (event) => hasFiles(event) && ((over += 1), ($("drop").hidden = false)));
+addEventListener("dragleave", (event) => hasFiles(event) && (over -= 1) <= 0 && ($("drop").hidden = true));
+addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+addEventListener("drop", (event) => {
+  if (!hasFiles(event)) return;
+  event.preventDefault();
+  over = 0;
+  $("drop").hidden = true;
+  take(event.dataTransfer.files, "file");
+});
+
+$("read").addEventListener("click", async () => {
+  form.complain("");
+  $("read").disabled = true;
+  try {
+    files.address = await readAddress(engine, $("address").value.trim(), (said) => ($("address-hint").textContent = said));
+    $("address-hint").textContent = files.address.name;
+    changed();
+  } catch (error) {
+    $("address-error").textContent = error.message;
+    $("address").setAttribute("aria-invalid", "true");
+  }
+  $("read").disabled = false;
+});
+
+$("paste").addEventListener("input", async () => {
+  const text = $("paste").value.trim();
+  $("paste-error").textContent = "";
+  $("paste-said").textContent = "";
+  if (!text) return;
+  const read = await engine.ask("line", { text });
+  if (read.error) {
+    $("paste-error").textContent = read.error;
+    return;
+  }
+  const values = { gpu: read.gpus.length ? read.gpus : null, llama: read.llama ?? "", more: [] };
+  if (read.host_mib !== null) values.host = String(read.host_mib / 1024);
+  else values.host = $("host").value;
+  const keys = { "-c": "c", "-np": "np", "-b": "b", "-ub": "ub", "-ctk": "ctk", "-ctv": "ctv", "-fa": "fa", "-ncmoe": "ncmoe", "-ngl": "ngl" };
+  for (const { field, words } of read.flags) {
+    if (keys[field]) values[keys[field]] = words[1];
+    else if (field === "-md") Object.assign(values, { draft: "model", md: words[1] });
+    else if (field === "--spec-type" && words[1] === "draft-mtp") values.draft = "mtp";
+    else values.more.push(...words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word}'`)));
+  }
+  values.more = values.more.join(" ");
+  const said = [];
+  const address = /^(https?:|hf:|ms:|modelscope:)/i.test(read.model);
+  if (read.builtin) {
+    [values.model, values.recipe] = read.builtin.split(":");
+    if (read.model.toLowerCase() !== read.builtin && read.model !== values.model) said.push(`${read.model} is taken for the built-in ${read.builtin}; drop the file for its own types`);
+  } else if (address) Object.assign(values, { source: "address", address: read.model });
+  else if (read.model) {
+    values.source = "file";
+    said.push(`drop ${read.model} on this page`);
+  }
+  if (read.left_out.length) said.push(`${read.left_out.join(", ")} left out: its value is secret`);
+  form.fill(values);
+  $("paste-said").textContent = said.join("; ");
+  changed();
+});
+
+$("stop").addEventListener("click", () => {
+  engine.stop();
+  idle("Stopped.");
+});
+for (const id of ["why", "plan"]) $(id).addEventListener("toggle", () => $(id).open && shown.estimate && changed());
+
+function said(words) {
+  $("copied").textContent = words;
+  setTimeout(() => ($("copied").textContent = ""), 2500);
+}
+
+async function copy(words, done) {
+  try {
+    await navigator.clipboard.writeText(words);
+    said(done);
+  } catch {
+    said("The browser does not let this page copy: select the text");
+  }
+}
+
+document.addEventListener("click", ({ target }) => {
+  const from = target.dataset?.copy;
+  if (from) copy($(from).textContent, "Copied");
+});
+$("link").addEventListener("click", () => copy(location.href, "Link copied"));
+const picture = () => ({ estimate: shown.estimate, chart: shown.chart, line: $("memplan-line").textContent });
+$("svg").addEventListener("click", () => shown.estimate && saveSvg(picture()));
+$("png").addEventListener("click", () => shown.estimate && savePng(picture()));
+
+addEventListener("hashchange", () => {
+  const values = form.fromLink(location.hash);
+  if (values && begun) {
+    form.fill(values);
+    changed();
+  }
+});
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (width === innerWidth) return;
+  width = innerWidth;
+  draw();
+});
+
+// served on this machine by memplan page it needs no copy; elsewhere it is kept to work without a network
+if ("serviceWorker" in navigator && location.hostname !== "127.0.0.1") navigator.serviceWorker.register("sw.js").catch(() => {});
