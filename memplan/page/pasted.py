@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_values import whole
 from memplan.llama.flag_words import arity, normalized, split_words, unknown_flag, without_secrets
 from memplan.llama.flags import parse_flags
 from memplan.models.catalogue import MODELS
@@ -31,16 +32,19 @@ def read_line(text: str) -> dict[str, Any]:
 
     ``model``: as it was named, "" for none; ``builtin``: the built-in model that a file of this name seems to be.
     ``flags``: each with the field it belongs to (None: it has none) and its words.  ``left_out``: flags whose value is
-    secret.
+    secret.  ``gpus``, ``host_mib``, ``llama``: None where the line does not say.
     """
     words, left_out = without_secrets(_after_program(split_line(text)))
     own: dict[str, list[str]] = {name: [] for name in _OWN}
     flags: list[str] = []
     models: list[str] = []
+    no_gpu = False
     while words:
         word = words.pop(0)
         count = arity(word)
-        if word in own:
+        if word == "--no-gpu":
+            no_gpu = True
+        elif word in own:
             if not words:
                 raise FlagError(f"{word} needs a value after it")
             own[word].append(words.pop(0))
@@ -60,8 +64,8 @@ def read_line(text: str) -> dict[str, Any]:
         "model": model,
         "builtin": builtin_of(model),
         "flags": [{"field": _field(words[0]), "words": list(words)} for words in split_words(rest)],
-        "gpus": own["--gpu"],
-        "host_mib": own["--host-mib"][-1] if own["--host-mib"] else None,
+        "gpus": own["--gpu"] if own["--gpu"] or no_gpu else None,
+        "host_mib": whole("--host-mib", own["--host-mib"][-1], 1, 1 << 30) if own["--host-mib"] else None,
         "llama": own["--llama"][-1] if own["--llama"] else None,
         "left_out": left_out,
     }

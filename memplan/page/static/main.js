@@ -2,7 +2,6 @@
 
 import { barsPicture, figures } from "./bars.js";
 import { panelPicture } from "./chart.js";
-import { el, gib, mib } from "./draw.js";
 import { Engine } from "./engine.js";
 import { mountFiles, readAddress } from "./files.js";
 import * as form from "./form.js";
@@ -136,6 +135,9 @@ function showEstimate(answer) {
   form.complain(refused ? answer.verdict.slice(1).join("; ") || refused.said : "");
   verdict(refused ? "refused" : !answer.fits ? "short" : answer.tight.length ? "tight" : "fits", refused ? answer.verdict.join("\n") : answer.verdict[0]);
   if (!refused) $("exact").textContent = answer.exact ? `Exact: ${answer.llama}'s own numbers, to the byte.` : answer.verdict.slice(1).join(" ");
+  if (!refused && !answer.fits && answer.devices.length) {
+    $("exact").append(" ", Object.assign(document.createElement("a"), { href: "#plan", textContent: "What would fit?" }));
+  }
   $("model-line").textContent = answer.model_line;
   const { block_count: layers, expert_count: experts, context_length: context } = answer.shape;
   $("experts-field").hidden = !experts;
@@ -181,13 +183,6 @@ function showBusy(kind) {
   $("busy-text").textContent = BUSY[kind];
   clearTimeout(stopTimer);
   if ($("stop").hidden) stopTimer = setTimeout(() => ($("stop").hidden = false), 1000);
-  $("busy").dataset.kind = kind;
-  stillBusy(kind);
-}
-
-let lastBusy = "";
-function stillBusy(kind) {
-  lastBusy = kind;
 }
 
 function idle(said = "") {
@@ -223,11 +218,11 @@ function clearSearched() {
 }
 
 function showLargest(answer) {
-  const strong = Object.assign(document.createElement("strong"), { textContent: answer.value === null ? "None" : answer.value.toLocaleString("en-US") });
   $("largest").dataset.value = answer.value;
   if (answer.error) $("largest").textContent = answer.error;
-  else if (answer.value === null) $("largest").replaceChildren(strong, ` fits: with ${answer.first} tokens, ${answer.said}.`);
+  else if (answer.value === null) $("largest").textContent = `No context fits. With ${answer.first} tokens it ${answer.said}.`;
   else {
+    const strong = Object.assign(document.createElement("strong"), { textContent: answer.value.toLocaleString("en-US") });
     const beyond = answer.beyond ? `${answer.beyond.value.toLocaleString("en-US")} ${answer.beyond.said}` : "that is all that the model has";
     const use = Object.assign(document.createElement("button"), { type: "button", textContent: "Use it" });
     use.addEventListener("click", () => {
@@ -326,7 +321,7 @@ $("paste").addEventListener("input", async () => {
     $("paste-error").textContent = read.error;
     return;
   }
-  const values = { gpu: read.gpus.length ? read.gpus : null, llama: read.llama ?? "", more: [] };
+  const values = { gpu: read.gpus, llama: read.llama ?? "", more: [] };
   if (read.host_mib !== null) values.host = String(read.host_mib / 1024);
   else values.host = $("host").value;
   const keys = { "-c": "c", "-np": "np", "-b": "b", "-ub": "ub", "-ctk": "ctk", "-ctv": "ctv", "-fa": "fa", "-ncmoe": "ncmoe", "-ngl": "ngl" };
@@ -373,7 +368,15 @@ async function copy(words, done) {
   }
 }
 
-document.addEventListener("click", ({ target }) => {
+document.addEventListener("click", (event) => {
+  const { target } = event;
+  if (target.matches('a[href="#plan"]')) {
+    // the address holds the question, so the browser does not go there by itself
+    event.preventDefault();
+    $("plan").open = true;
+    $("plan").querySelector("summary").focus();
+    $("plan").scrollIntoView();
+  }
   const from = target.dataset?.copy;
   if (from) copy($(from).textContent, "Copied");
 });

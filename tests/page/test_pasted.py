@@ -1,0 +1,79 @@
+"""Pasted command lines become what the form holds."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from memplan.errors import FlagError
+from memplan.page.pasted import FIELDS, builtin_of, read_line
+
+
+def fields(text: str) -> dict[str | None, list[str]]:
+    return {flag["field"]: flag["words"] for flag in read_line(text)["flags"]}
+
+
+def test_a_llama_server_line_as_people_paste_it() -> None:
+    found = read_line(
+        "CUDA_VISIBLE_DEVICES=0 sudo ./build/bin/llama-server -m /models/Qwen3-30B-A3B-Q8_0.gguf \\\n"
+        "  --ctx-size 65536 --parallel 1 -fa on -ot 'exps=CPU' --api-key secret --mlock"
+    )
+    assert found["model"] == "/models/Qwen3-30B-A3B-Q8_0.gguf" and found["builtin"] == "qwen3-30b-a3b:q8_0"
+    assert [(flag["field"], flag["words"]) for flag in found["flags"]] == [
+        ("-c", ["--ctx-size", "65536"]),
+        ("-np", ["--parallel", "1"]),
+        ("-fa", ["-fa", "on"]),
+        (None, ["-ot", "exps=CPU"]),
+        (None, ["--mlock"]),
+    ]
+    assert found["left_out"] == ["--api-key"] and "secret" not in str(found)
+    assert (found["gpus"], found["host_mib"], found["llama"]) == (None, None, None)
+
+
+def test_a_memplan_line_fills_the_machine_too() -> None:
+    line = "memplan estimate gpt-oss-20b --gpu '2*RTX 3090' --gpu 'RTX 5090' --host-mib 65536 --llama v0.4.0 -c 8192"
+    found = read_line(line)
+    assert (found["model"], found["builtin"]) == ("gpt-oss-20b", "gpt-oss-20b:mxfp4")
+    assert found["gpus"] == ["2*RTX 3090", "RTX 5090"]
+    assert (found["host_mib"], found["llama"]) == (65536, "v0.4.0")
+
+
+def test_a_line_for_the_host_alone() -> None:
+    assert read_line("memplan estimate gpt-oss-20b --no-gpu")["gpus"] == []
+
+
+def test_flags_alone_and_names_on_hubs() -> None:
+    assert read_line("-hf o/r:Q4_K_M -c 4096")["model"] == "hf:o/r:Q4_K_M"
+    assert fields("-cmoe --spec-type draft-mtp -md drafter.gguf").keys() == {"-cmoe", "--spec-type", "-md"}
+    assert set(FIELDS) > fields("-ctk q8_0 -ctv q8_0 -ub 256 -b 512 -ngl 20 -ncmoe 3").keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "builtin"),
+    [
+        ("DeepSeek-V4-Flash-UD-Q2-00001-of-00003.gguf", "deepseek-v4-flash:ud-q2"),
+        ("C:\\models\\gpt-oss-120b-mxfp4.gguf", "gpt-oss-120b:mxfp4"),
+        ("Qwen3-8B-IQ2_XXS.gguf", "qwen3-8b:q4_K_M"),
+        ("something.gguf", ""),
+        ("", ""),
+    ],
+)
+def test_a_file_s_name_tells_the_built_in_model(name: str, builtin: str) -> None:
+    assert builtin_of(name) == builtin
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("llama-server -m 'a.gguf", "no closing quotation"),
+        ("llama-server --bogus 1", "unknown flag '--bogus'"),
+        ("llama-server -c twelve", "-c 'twelve'"),
+        ("llama-server -m a.gguf b.gguf", "more than one model"),
+        ("memplan estimate gpt-oss-20b --gpu", "--gpu needs a value"),
+        ("memplan estimate gpt-oss-20b --host-mib x", "--host-mib 'x'"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said(line: str, said: str) -> None:
+    with pytest.raises(FlagError, match=re.escape(said)):
+        read_line(line)
