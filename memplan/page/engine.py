@@ -2,7 +2,8 @@
 
 This runs in the browser, where Pyodide is the Python: nothing here needs more than the standard library. A question is
 one object: ``model`` (a built-in name, or the path at which the worker put a file), ``flags`` (llama-server's words),
-``more`` (others, as one text), ``gpus`` (``--gpu`` specs), ``host_mib`` (null: not known) and ``llama`` (a release).
+``more`` (others, as one text), ``gpus`` (``--gpu`` specs), ``host_mib`` (null: not known), ``llama`` (a release) and
+``app`` (server or cli).
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _question(asked: Mapping[str, Any]) -> Question:
     from memplan.page.pasted import split_line
     from memplan.rig import FEW_HOST_MIB, check_mib, parse_gpus
 
-    flags = parse_flags([*asked["flags"], *split_line(asked["more"])])
+    flags = parse_flags([*asked["flags"], *split_line(asked["more"])], asked["app"])
     rig = parse_gpus(asked["gpus"])
     if asked["host_mib"] is not None:
         rig = replace(rig, host_total=check_mib("--host-mib", asked["host_mib"], few=FEW_HOST_MIB))
@@ -136,9 +137,9 @@ def choose(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def line(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What the form holds for a pasted command line, in ``text``."""
-    from memplan.page.pasted import read_line
+    from memplan.page.pasted import read_pasted
 
-    return read_line(asked["text"])
+    return read_pasted(asked["text"])
 
 
 def largest(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,17 +182,18 @@ def why(asked: Mapping[str, Any]) -> dict[str, Any]:
 
     question = _question(asked)
     check_compute(question)
+    found = explained(question)
     buffers = [
         {
             "device": buffer.device,
             "bytes": buffer.bytes,
             "verdict": verdict(buffer),
-            "meaning": meaning(buffer),
+            "meaning": meaning(buffer, found.meanings),
             "groups": [asdict(group) for group in buffer.groups[:TENSORS]],
             "rest": sum(group.bytes for group in buffer.groups[TENSORS:]),
             "gaps": buffer.lost,
         }
-        for buffer in explained(question).buffers
+        for buffer in found.buffers
     ]
     return {"buffers": buffers}
 

@@ -7,11 +7,14 @@ import shlex
 from typing import Any, Final
 
 from memplan.errors import FlagError, shown
+from memplan.llama.command_line import read_line, read_text
+from memplan.llama.environment import environment_flags
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_values import whole
 from memplan.llama.flag_words import arity, normalized, split_words, unknown_flag, without_secrets
 from memplan.llama.flags import parse_flags
 from memplan.models.catalogue import MODELS
+from memplan.releases import find_release
 from memplan.sweeping.axes import MODELS as NAMES_MODEL
 
 FIELDS: Final = (
@@ -19,22 +22,22 @@ FIELDS: Final = (
 )  # fmt: skip
 """Flags that have a field of their own in the form."""
 
-_OWN: Final = ("--gpu", "--host-mib", "--llama")
+_OWN: Final = ("--gpu", "--host-mib", "--llama", "--app")
 """memplan's own options that the form has fields for."""
 
-_PROGRAM: Final = re.compile(r"(.*[/\\])?(llama-(server|cli|completion)|memplan)(\.exe)?", re.IGNORECASE)
-_COMMANDS: Final = ("estimate", "plan", "sweep", "plot")
-_CONTINUATION: Final = re.compile(r"[\\^`]\s*\r?\n")
+_MEMPLAN: Final = re.compile(r"^\s*memplan(\s+(estimate|plan|sweep|plot|explain)\b)?")
 
 
-def read_line(text: str) -> dict[str, Any]:
-    """The parts of a llama-server or memplan command line. Raises FlagError.
+def read_pasted(text: str) -> dict[str, Any]:
+    """The parts of a llama-server, llama-cli or memplan command line. Raises FlagError.
 
     ``model``: as it was named, "" for none; ``builtin``: the built-in model that a file of this name seems to be.
     ``flags``: each with the field it belongs to (None: it has none) and its words.  ``left_out``: flags whose value is
-    secret.  ``gpus``, ``host_mib``, ``llama``: None where the line does not say.
+    secret.  ``gpus``, ``host_mib``, ``llama``, ``app``: None where the line does not say.  ``notes``: what to know of
+    its environment.
     """
-    words, left_out = without_secrets(_after_program(split_line(text)))
+    line = read_text(text) or read_line(split_line(_MEMPLAN.sub("", text)), _OWN)
+    words, left_out = without_secrets(line.words)
     own: dict[str, list[str]] = {name: [] for name in _OWN}
     flags: list[str] = []
     models: list[str] = []
@@ -52,13 +55,15 @@ def read_line(text: str) -> dict[str, Any]:
             flags += [word, *words[:count]]
             del words[:count]
         elif word.startswith("-") and len(word) > 1:
-            raise unknown_flag(word, _OWN)
+            raise unknown_flag(word, _OWN, words)
         else:
             models.append(word)
-    read = parse_flags(flags)
-    model = read.model or (models[0] if models else "")
+    llama, app = (own[name][-1] if own[name] else None for name in ("--llama", "--app"))
+    of_environment, notes = environment_flags(line.environment, find_release(llama or "latest")[0].build)
+    read = parse_flags([*of_environment, *flags], app or line.app or "server")
     if len(models) > 1 or (models and read.model):
         raise FlagError(f"more than one model: {' and '.join(map(shown, [*models, read.model][:2]))}; give only one")
+    model = read.model or (models[0] if models else "")
     rest = read.without(NAMES_MODEL).words()
     return {
         "model": model,
@@ -66,9 +71,19 @@ def read_line(text: str) -> dict[str, Any]:
         "flags": [{"field": _field(words[0]), "words": list(words)} for words in split_words(rest)],
         "gpus": own["--gpu"] if own["--gpu"] or no_gpu else None,
         "host_mib": whole("--host-mib", own["--host-mib"][-1], 1, 1 << 30) if own["--host-mib"] else None,
-        "llama": own["--llama"][-1] if own["--llama"] else None,
+        "llama": llama,
+        "app": app or line.app or None,
         "left_out": left_out,
+        "notes": notes,
     }
+
+
+def split_line(text: str) -> list[str]:
+    """The words of a line as a shell parts them. Raises FlagError."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise FlagError(f"the line cannot be read: {str(error).lower()}") from None
 
 
 def builtin_of(name: str) -> str:
@@ -87,18 +102,3 @@ def _key(text: str) -> str:
 
 def _field(flag: str) -> str | None:
     return next((field for field in FIELDS if normalized(flag) in same_setting(field)), None)
-
-
-def split_line(text: str) -> list[str]:
-    """The words of a line as a shell parts them, continued lines as one. Raises FlagError."""
-    try:
-        return shlex.split(_CONTINUATION.sub(" ", text))
-    except ValueError as error:
-        raise FlagError(f"the line cannot be read: {str(error).lower()}") from None
-
-
-def _after_program(words: list[str]) -> list[str]:
-    """What follows the program, whatever stands before it: an environment, sudo, docker run."""
-    at = next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word)), -1)
-    rest = words[at + 1 :]
-    return rest[1:] if at >= 0 and rest and "memplan" in words[at].lower() and rest[0] in _COMMANDS else rest

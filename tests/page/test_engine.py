@@ -20,6 +20,7 @@ FLASH = {
     "gpus": ["2*RTX 3090"],
     "host_mib": 65536,
     "llama": "latest",
+    "app": "server",
 }
 RIG = ("--gpu", "2*RTX 3090", "--host-mib", "65536")
 SMALL = {**FLASH, "model": "llama-3.2-3b", "more": "", "gpus": ["RTX 3060"], "host_mib": None}

@@ -7,15 +7,15 @@ import re
 import pytest
 
 from memplan.errors import FlagError
-from memplan.page.pasted import FIELDS, builtin_of, read_line
+from memplan.page.pasted import FIELDS, builtin_of, read_pasted
 
 
 def fields(text: str) -> dict[str | None, list[str]]:
-    return {flag["field"]: flag["words"] for flag in read_line(text)["flags"]}
+    return {flag["field"]: flag["words"] for flag in read_pasted(text)["flags"]}
 
 
 def test_a_llama_server_line_as_people_paste_it() -> None:
-    found = read_line(
+    found = read_pasted(
         "CUDA_VISIBLE_DEVICES=0 sudo ./build/bin/llama-server -m /models/Qwen3-30B-A3B-Q8_0.gguf \\\n"
         "  --ctx-size 65536 --parallel 1 -fa on -ot 'exps=CPU' --api-key secret --mlock"
     )
@@ -33,18 +33,24 @@ def test_a_llama_server_line_as_people_paste_it() -> None:
 
 def test_a_memplan_line_fills_the_machine_too() -> None:
     line = "memplan estimate gpt-oss-20b --gpu '2*RTX 3090' --gpu 'RTX 5090' --host-mib 65536 --llama v0.4.0 -c 8192"
-    found = read_line(line)
+    found = read_pasted(line)
     assert (found["model"], found["builtin"]) == ("gpt-oss-20b", "gpt-oss-20b:mxfp4")
     assert found["gpus"] == ["2*RTX 3090", "RTX 5090"]
     assert (found["host_mib"], found["llama"]) == (65536, "v0.4.0")
 
 
+def test_what_stands_before_the_program_counts() -> None:
+    found = read_pasted("LLAMA_ARG_CTX_SIZE=8192 nohup llama-cli -m a.gguf &")
+    assert found["app"] == "cli" and found["flags"] == [{"field": "-c", "words": ["--ctx-size", "8192"]}]
+    assert read_pasted("memplan estimate gpt-oss-20b --app cli -c 8192")["app"] == "cli"
+
+
 def test_a_line_for_the_host_alone() -> None:
-    assert read_line("memplan estimate gpt-oss-20b --no-gpu")["gpus"] == []
+    assert read_pasted("memplan estimate gpt-oss-20b --no-gpu")["gpus"] == []
 
 
 def test_flags_alone_and_names_on_hubs() -> None:
-    assert read_line("-hf o/r:Q4_K_M -c 4096")["model"] == "hf:o/r:Q4_K_M"
+    assert read_pasted("-hf o/r:Q4_K_M -c 4096")["model"] == "hf:o/r:Q4_K_M"
     assert fields("-cmoe --spec-type draft-mtp -md drafter.gguf").keys() == {"-cmoe", "--spec-type", "-md"}
     assert set(FIELDS) > fields("-ctk q8_0 -ctv q8_0 -ub 256 -b 512 -ngl 20 -ncmoe 3").keys()
 
@@ -76,4 +82,4 @@ def test_a_file_s_name_tells_the_built_in_model(name: str, builtin: str) -> None
 )
 def test_what_is_wrong_with_a_line_is_said(line: str, said: str) -> None:
     with pytest.raises(FlagError, match=re.escape(said)):
-        read_line(line)
+        read_pasted(line)

@@ -19,7 +19,7 @@ const FLAGS = [
 const FIELDS = {
   model: "model", recipe: "recipe", address: "address", host: "host", c: "context", np: "slots", b: "batch", ub: "ubatch",
   ctk: "cache-k", ctv: "cache-v", fa: "flash", ncmoe: "experts", ngl: "layers", draft: "drafter", md: "draft-model",
-  llama: "release", more: "more",
+  llama: "release", app: "app", more: "more",
 };
 
 export const FIRST = { model: "qwen3-30b-a3b", c: "32768", np: "1", gpu: ["1*RTX 3090"] };
@@ -97,6 +97,7 @@ export function question(files) {
     gpus: specs(),
     host_mib: host === "" ? null : Math.round(Number(host) * 1024),
     llama: $("release").value || "latest",
+    app: $("app").value,
   };
 }
 
@@ -108,9 +109,10 @@ export function commandLines(asked, name) {
   const rig = asked.gpus.length ? asked.gpus.map((spec) => `--gpu ${quoted(spec)}`) : ["--no-gpu"];
   if (asked.host_mib !== null) rig.push(`--host-mib ${asked.host_mib}`);
   if (asked.llama !== "latest") rig.push(`--llama ${asked.llama}`);
+  if (asked.app !== "server") rig.push(`--app ${asked.app}`);
   const join = (...parts) => parts.flat().filter(Boolean).join(" ");
   const file = source() === "builtin" ? "MODEL.gguf" : model;
-  return { memplan: join("memplan estimate", model, rig, flags, more), server: join("llama-server -m", file, flags, more) };
+  return { memplan: join("memplan estimate", model, rig, flags, more), server: join(`llama-${asked.app} -m`, file, flags, more) };
 }
 
 // --- links ---

@@ -321,7 +321,7 @@ $("paste").addEventListener("input", async () => {
     $("paste-error").textContent = read.error;
     return;
   }
-  const values = { gpu: read.gpus, llama: read.llama ?? "", more: [] };
+  const values = { gpu: read.gpus, llama: read.llama ?? "", app: read.app ?? "server", more: [] };
   if (read.host_mib !== null) values.host = String(read.host_mib / 1024);
   else values.host = $("host").value;
   const keys = { "-c": "c", "-np": "np", "-b": "b", "-ub": "ub", "-ctk": "ctk", "-ctv": "ctv", "-fa": "fa", "-ncmoe": "ncmoe", "-ngl": "ngl" };
@@ -332,7 +332,7 @@ $("paste").addEventListener("input", async () => {
     else values.more.push(...words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word}'`)));
   }
   values.more = values.more.join(" ");
-  const said = [];
+  const said = [...read.notes];
   const address = /^(https?:|hf:|ms:|modelscope:)/i.test(read.model);
   if (read.builtin) {
     [values.model, values.recipe] = read.builtin.split(":");
