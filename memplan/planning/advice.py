@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flags import Flags
 from memplan.llama.memory.kv import CELL_PADDING
+from memplan.planning.drafter import drafter_places
 from memplan.planning.plan import Plan, make_plan
 from memplan.planning.probing import (
     LEAST_CONTEXT,
@@ -90,6 +91,8 @@ def _changes(search: Search, found: Estimate) -> Iterator[Advice]:
         single.append(("-ot", f"output_norm={costs.names[search.default_layout(costs).homes()[-1]]}"))
     if flags.op_offload and any(buffer == "CPU" for _, buffer in flags.overrides):
         single.append(("--no-op-offload",))
+    places, others = drafter_places(search.problem.question)
+    single += [words for words in (*places, *others) if words]
     for options in (ubatches(flags), slots(flags)):
         single += [words for words, _ in options]
     single += [own] if own and not unasked else []

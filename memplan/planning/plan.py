@@ -13,6 +13,7 @@ from memplan.estimator import check_compute
 from memplan.llama.refusals import Refusal
 from memplan.llama.servers import rpc_words
 from memplan.notes import mib
+from memplan.planning.drafter import Words, drafter_places, drafting_ms
 from memplan.planning.feed_forward import in_parts
 from memplan.planning.layer_costs import LayerCosts
 from memplan.planning.layout import Layout
@@ -89,8 +90,54 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
 
     ``search_for``: settings that may be chosen too (``c``, ``ub``, ``np``, ``cache``): each is raised as far as it
     costs no expert and no layer its place on a GPU, or lowered as far as it must be to have a plan.
-    Raises MemplanError.
+    A model that drafts is put where it costs a token least, unless flags say where. Raises MemplanError.
     """
+    places, others = drafter_places(problem.question)
+    if not others:
+        return _make_plan(problem, search_for)
+    tried: list[tuple[float, Words, Plan]] = []
+    estimates = 0
+    for words in (*places, *others):
+        if tried and (words in others or _all_on_gpus(tried[-1][-1])):
+            break
+        asked = problem.with_words(*words)
+        found = _make_plan(asked, search_for, in_full=True)
+        estimates += found.estimates
+        if isinstance(found, Plan):
+            ms = drafting_ms(asked.question.with_words(*found.args), problem.bandwidths)
+            tried.append((found.token_ms + ms, words, found))
+    if tried:
+        _, words, best = min(tried, key=lambda one: one[0])
+        return _with_drafter(best, problem, words, estimates)
+    for words in reversed(places):  # what leaves the model most room first
+        found = _make_plan(problem.with_words(*words), search_for)
+        estimates += found.estimates
+        if isinstance(found, Plan):
+            break
+    return _with_drafter(found, problem, words, estimates)
+
+
+def _all_on_gpus(plan: Plan) -> bool:
+    """Whether the host holds no expert and no layer."""
+    return not plan.shares or not (plan.shares[-1].experts or plan.shares[-1].layers)
+
+
+def _with_drafter(found: Plan | NoPlan, problem: Problem, words: Words, estimates: int) -> Plan | NoPlan:
+    """The answer to the user's own flags, of one to those and ``words``, which place what drafts."""
+    nearest = tuple(c if c.drop else replace(c, args=(*words, *c.args)) for c in found.nearest)
+    fixed = problem.flags.words()
+    if isinstance(found, NoPlan):
+        return replace(found, fixed=fixed, nearest=nearest, estimates=estimates)
+    said = [f"is on {words[1]} alone"] if "-devd" in words else []
+    said += ["has its experts on the host"] if "-cmoed" in words else []
+    said += ["is on the host"] if "-ngld" in words else []
+    notes = (f"what drafts {' and '.join(said)} ({' '.join(words)})",) if words else ()
+    args = (*words, *found.args)
+    return replace(found, fixed=fixed, args=args, nearest=nearest, estimates=estimates, notes=(*notes, *found.notes))
+
+
+def _make_plan(problem: Problem, search_for: Sequence[str], in_full: bool = False) -> Plan | NoPlan:
+    """The same with what drafts where the flags put it.  ``in_full``: with every layer on GPUs, or not at all."""
     gpus, margins = len(problem.rig.gpus), len(problem.margins)
     if margins != gpus:
         raise FlagError(f"{margins} margins for {gpus} GPUs: give one for all, or one each")
@@ -111,6 +158,10 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         chosen += words
         estimates += count
     search = Search(problem, hints)
+    lost = search.estimate(()).draft_refused if flags.draft_devices is not None else None
+    if lost is not None:
+        why = f"the context that drafts cannot be made ({lost.message})"
+        return NoPlan(fixed, why, refused=lost, estimates=1, approximate=search.approximate)
     costs = search.costs()
     too_large = _too_large(search)
     if too_large:
@@ -120,7 +171,9 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         found_on_host = search.estimate(())
         if leaves_margins(found_on_host, problem.margins):
             return Plan(fixed, chosen, found_on_host, notes=("no GPU is in use: there is nothing to place",))
-    in_full = found
+    if in_full and found is None and search.refused is None:
+        return NoPlan(fixed, "", estimates=estimates + search.estimates)
+    whole = found
     if costs is not None and costs.first is None and costs.fixed_homes is None and search.refused is None:
         if found is None and not search.crowded:
             found = search.find(partial=True)
@@ -130,10 +183,10 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
     if more_than_free:
         return NoPlan(fixed, more_than_free, (), None, estimates + search.estimates, search.approximate)
     nearest: tuple[Change, ...] = ()
-    if in_full is None and found is None:
+    if whole is None and found is None:
         nearest, count = nearest_changes(search, chosen, partial=costs is not None and costs.first is None)
         estimates += count
-    elif in_full is None and found is not None and found.layout.first:
+    elif whole is None and found is not None and found.layout.first:
         nearest, count = changes_in_full(search, found.layout.no_op_offload)
         estimates += count
     nearest = tuple(c if c.drop else replace(c, args=(*chosen, *c.args)) for c in nearest)
@@ -148,7 +201,7 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         shares=shares,
         token_ms=token_ms(search, costs, found),
         assumed=problem.bandwidths.assumed,
-        notes=(*left_out, *_notes(search, costs, found, shares, in_full is not None, bool(nearest))),
+        notes=(*left_out, *_notes(search, costs, found, shares, whole is not None, bool(nearest))),
         estimates=estimates + search.estimates,
         nearest=nearest,
     )

@@ -73,8 +73,8 @@ def leaves_margins(found: Estimate, margins: Sequence[int]) -> bool:
 
 
 def fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
-    """Whether llama.cpp starts, and every GPU in use keeps its margin."""
-    if found.refused is not None:
+    """Whether llama-server starts, and every GPU in use keeps its margin."""
+    if found.refused is not None or found.draft_refused is not None:
         return False
     return all(d.used == 0 or d.left >= margin for d, margin in zip(found.devices, margins, strict=True))
 
