@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from memplan.ggml import ops
@@ -156,6 +157,22 @@ class SparseGraph(LatentGraph[SparseHParams], SparseIndexer[SparseHParams]):
         return ops.concat(ops.rope(pe, self.inp_pos, rot, self.indexer_rope), rest, 0)
 
 
+_UNNAMED = {
+    f"input of FILL for {attends}": (
+        "room for zeros that open a layer's mask for the keys that the indexer chose; one for each layer, all there"
+        " from the start"
+    )
+    for attends in ("fattn_mla", "kqv_mla", "kq_soft_max")
+} | {
+    f"{op} of {copied}attn_inp_kq_mask": said
+    for copied in ("", "copy of ")
+    for op, said in (
+        ("FILL", "a layer's mask with all keys closed, before those that the indexer chose are opened"),
+        ("ADD", "a layer's mask with the keys open that the indexer chose"),
+    )
+}
+
+
 class DeepSeek32(Architecture[SparseHParams]):
     """``llama_model_deepseek32``."""
 
@@ -164,6 +181,8 @@ class DeepSeek32(Architecture[SparseHParams]):
     drops_mtp_since = 10240
     """The first build seen that keeps no caches for MTP blocks (src/llama-model.cpp: create_memory)."""
     paths = ("indexer",)
+    unnamed = MappingProxyType(_UNNAMED)
+    """``build_top_k_mask``."""
 
     def load_hparams(self, k: Keys, release: Release) -> SparseHParams:
         """``load_arch_hparams``."""

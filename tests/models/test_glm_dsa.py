@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memplan.estimator import answer
+from memplan.explaining.explain import explain
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.question import Question
@@ -34,3 +35,13 @@ def test_builds_that_load_an_mtp_block_that_nothing_drafts_with(llama: str, load
     flags = parse_flags(["-c", "4096", "-np", "1"])
     model = answer(Question.of(builtin_header("glm-5.2"), flags, parse_gpus(["8*H200"]), llama)).model
     assert any(t.name == "blk.78.attn_q_a.weight" for t in model.tensors.tensors) is loaded
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+def test_what_opens_a_mask_for_chosen_keys_is_explained(flash_attn: str) -> None:
+    flags = parse_flags(["-c", "8192", "-np", "1", "-fa", flash_attn])
+    x = explain(builtin_header("glm-5.2"), flags, parse_gpus(["4*H200"]))
+    bases = {p.base for buffer in x.buffers for p in buffer.tensors}
+    zeros = [said for name, said in x.meanings.items() if name in bases and name.startswith("input of FILL")]
+    assert len(zeros) == 1 and "the keys that the indexer chose" in zeros[0]
+    assert {"FILL of copy of attn_inp_kq_mask", "ADD of copy of attn_inp_kq_mask"} <= bases & x.meanings.keys()
