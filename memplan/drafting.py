@@ -157,7 +157,7 @@ def make_draft(
         refusal = checks.check_load(hp, release, model.arch.since) or model.tensors.refusal
         if refusal is not None:
             return refusal
-        taken = used if question.loaded else states(served.memory)
+        taken = used if question.as_loaded else states(served.memory)
         placement, own = workshop.place(model.tensors, hp.n_layer_all, sharing(flags, workshop, taken))
         loaded, _ = workshop.place(model.tensors, hp.n_layer_all, sharing(flags, workshop, used))
         if isinstance(placement, Placement) and isinstance(loaded, Placement):

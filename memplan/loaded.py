@@ -117,6 +117,7 @@ def make_context(
     ``given``: what it gives out beside logits.  ``settled``: the ops that are fused, where probes have found out.
     """
     params = ContextParams.of(flags, model.hparams)
+    since = model.arch.one_sequence_since
     used = (*placement.devices, placement.cpu)
     index = {device: i for i, device in enumerate(used)}
     bufts = [d.buft for d in placement.devices]
@@ -137,6 +138,8 @@ def make_context(
         offload_kqv=flags.offload_kqv,
         release=question.release,
         settled=settled,
+        loaded=question.as_loaded,
+        one_sequence=since is not None and question.release.build >= since,
         plain=plain,
         planners=workshop.planners,
     )

@@ -58,8 +58,8 @@ class Question:
         notes: what is said with every estimate.  inexact: why none can be exact, whatever the flags.
         filled: tokens that each slot holds when run time is counted; None: all that a slot can hold.
         reserve: bytes to be left on each GPU for what no rule has; empty: ``KERNELS`` or ``UNKNOWN``.
-        loaded: a drafter's layers go by what the model has left free, as in a server that runs; else by what was free
-            before, as for a llama.cpp that measures and takes nothing.
+        loaded: what a load takes, in place of what llama.cpp plans for it while it takes nothing: a drafter's layers go
+            by what the model has left free, and norms are computed on their layers' devices.
     """
 
     loads: tuple[Load, ...]
@@ -123,6 +123,11 @@ class Question:
     def reserves(self) -> tuple[int, ...]:
         """Bytes to be left on each GPU."""
         return self.reserve or tuple([reserve_of(gpu) for gpu in self.rig.gpus])
+
+    @property
+    def as_loaded(self) -> bool:
+        """Whether it is about a load, as that of a server which holds tokens by now."""
+        return self.loaded or bool(self.filled)
 
     @property
     def header(self) -> Header:

@@ -40,8 +40,9 @@ Options:
   --indexer WAY, --hyper-connections WAY
                      other spellings of --path indexer=WAY and so on
   --filled N         tokens that each slot holds when the run time is counted;
-                     all that it can hold by default. With it the answer is of a
-                     server that runs, which maps its file (CPU_Mapped)
+                     all that it can hold by default. With it buffers are those
+                     of a server that has loaded, which differ a little from what
+                     llama.cpp plans, and its file is mapped (CPU_Mapped)
   --reserve MIB[,MIB...]
                      what should be left on every GPU, or on each, for what no
                      rule has: the code of kernels, loaded as they are used. By

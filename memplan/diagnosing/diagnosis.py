@@ -326,7 +326,8 @@ class _Work:
     def _question(self, header: Header, rig: Rig, flags: Flags, release: Release) -> Question:
         draft = self.draft if flags.draft_model else None
         projector = self.asked.projector if flags.projector else None
-        return Question.of(header, flags, rig, release, draft=draft, projector=projector).with_(loaded=True)
+        question = Question.of(header, flags, rig, release, draft=draft, projector=projector)
+        return question.with_(loaded=not self.load.dry)
 
     def _cause(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
         if self.other_model:

@@ -74,10 +74,12 @@ def explained(question: Question) -> Explanation:
         return Explanation(estimate)
     context = made.context
     sched = context.sched
-    graph = context.graphs.whole(context.params.prompt_batch, context.fused).graph
+    batch = context.params.prompt_batch
+    built = context.graphs.whole(batch, context.fused)
+    graph = built.graph
     inputs = purposes(graph.nodes)  # before the scheduler puts copies in their place
     recorder = Recorder(graph, sched.bufts)
-    sizes = sched.reserve_size(graph, recorder)
+    sizes = context.measure(built, batch, recorder)
     lives = recorder.finish()
     of_layer = layers(graph.nodes)
     of_layer.update({leaf: layer for leaf, (_, layer) in inputs.items()})

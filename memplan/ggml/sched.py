@@ -82,10 +82,12 @@ class Sched:
 
         Assignments made before are dropped, as llama.cpp's reset drops them. ``observer`` is the allocator's.
         """
-        for t in graph.leafs:
+        for t in (*graph.leafs, *graph.nodes):
             t.backend = -1
-        for t in graph.nodes:
-            t.backend = -1
+        return self.reserve(graph, observer)
+
+    def reserve(self, graph: Graph, observer: Observer | None = None) -> list[int]:
+        """The same with what was assigned while the graph was built (``ggml_backend_sched_reserve``)."""
         self.split_graph(graph)
         nodes, leafs, node_homes, leaf_homes = self._graph_copy(graph)
         self.allocator = Gallocr(self.bufts, observer)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from memplan.ggml.backend import Backend, BufferType
+from memplan.ggml.gallocr import Observer
 from memplan.ggml.graph import Graph, check_size
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.plan.parts import GraphParts
@@ -218,7 +219,9 @@ class Context:
     """Replays a context's reservations over ``devices``; ``graphs`` builds what is reserved.
 
     ``flash_attn``: ``-fa`` as the context takes it.  ``settled``: the fused ops of a context that is reserved anew, in
-    which nothing is probed again.  ``plain``: make every tensor, where like layers would do.
+    which nothing is probed again.  ``loaded``: reserve as a load does; else as planning without memory does.
+    ``one_sequence``: a load reserves a prompt of one sequence, too.
+    ``plain``: make every tensor, where like layers would do.
     ``planners``: those of other contexts on the same devices and release, which know much already; this one joins them.
     """
 
@@ -234,6 +237,8 @@ class Context:
         offload_kqv: bool,
         release: Release,
         settled: Fused | None = None,
+        loaded: bool = False,
+        one_sequence: bool = False,
         plain: bool = False,
         planners: Planners | None = None,
     ) -> None:
@@ -243,6 +248,8 @@ class Context:
         self.fused = graphs.fused(flash_attn) if settled is None else settled
         self.probes = graphs.probes(flash_attn) if settled is None else ()
         self.offload_kqv = offload_kqv
+        self.loaded = loaded
+        self.one_sequence = one_sequence
         kept: Planners = {} if planners is None else planners
         key = (tuple(devices.bufts), parallel, op_offload)
         if key not in kept:
@@ -263,9 +270,10 @@ class Context:
     def reserve(self) -> Reservation:
         """Probe fused ops, then measure the prompt graph and count the generation graph (``sched_reserve``).
 
-        Only the prompt graph is measured: so does llama.cpp when it plans without allocating.
+        A load measures both, with norms on their layers' devices. When llama.cpp plans without memory, it measures the
+        prompt graph alone, and forgets what it has assigned (``ggml_backend_sched_reserve_size`` resets first).
         """
-        quick, plain = (self._quick_generation, self._quick_prompt), (self._plain_generation, self._plain_prompt)
+        quick, plain = (self._quick_split, self._quick_sizes), (self._plain_split, self._plain_sizes)
         ways = [(plain, False), (plain, True)] if self.plain else [(quick, False), (quick, True), (plain, True)]
         started = self.fused
         for (generation, prompt), every_probe in ways[:-1]:
@@ -285,7 +293,7 @@ class Context:
         self.fused = started
         return self._reserve(*plain, every_probe=True)
 
-    def _reserve(self, generation: _Generation, prompt: Callable[[Batch], _Prompt], every_probe: bool) -> Reservation:
+    def _reserve(self, split: _Split, measure: _Measure, every_probe: bool) -> Reservation:
         """``every_probe``: split a graph for each probe, as llama.cpp does; without it, like graphs are split once.
 
         That makes a difference only where a split had to make room: it keeps it for the graphs that follow.
@@ -302,21 +310,25 @@ class Context:
             if probe.n_tokens > 1:
                 n = probe.n_tokens * n_seqs
                 if every_probe or probe.op in self.fused:
-                    _, _, found = generation(Batch.of(n, n_seqs, n))
+                    _, _, found = split(Batch.of(n, n_seqs, n))
             else:
                 if counted is None or every_probe:
                     # a probe's batch is the generation graph's: one token and one output a sequence
-                    tg_nodes, tg_splits, misplaced = generation(one_each)
+                    tg_nodes, tg_splits, misplaced = split(one_each)
                     counted = tg_nodes, tg_splits
                 found = misplaced
             if probe.op in found:
                 disabled.append(probe.said)
                 self.fused -= {probe.op}
                 counted = None
-        sizes, pp_nodes, pp_splits = prompt(p.prompt_batch)
+        sizes, pp_nodes, pp_splits = measure(p.prompt_batch)
         if counted is None or every_probe:
-            tg_nodes, tg_splits, _ = generation(one_each)
+            tg_nodes, tg_splits, _ = split(one_each)
             counted = tg_nodes, tg_splits
+        if self.loaded:
+            prompt = p.prompt_batch
+            others = (one_each, Batch(prompt.n_tokens, 1, prompt.n_outputs)) if self.one_sequence else (one_each,)
+            sizes = [max(same) for same in zip(sizes, *(measure(batch)[0] for batch in others), strict=True)]
         return Reservation(
             bufts=self.devices.bufts,
             sizes=sizes,
@@ -343,7 +355,7 @@ class Context:
         check_size(self.graphs.max_nodes, len(built.graph.nodes), len(leafs), given)
         return built
 
-    def _quick_generation(self, batch: Batch) -> tuple[int, int, set[str]]:
+    def _quick_split(self, batch: Batch) -> tuple[int, int, set[str]]:
         layer_home = self.devices.layer_home
         graph = self._in_parts(batch)
         schedule = self.quick.schedule(graph, layer_home, self.pins_nodes(batch), not self.offload_kqv)
@@ -355,10 +367,10 @@ class Context:
         }
         return schedule.n_nodes, len(schedule.splits), misplaced
 
-    def _quick_prompt(self, batch: Batch) -> tuple[list[int], int, int]:
+    def _quick_sizes(self, batch: Batch) -> tuple[list[int], int, int]:
         graph = self._in_parts(batch)
-        # the measuring pass resets the scheduler, and with it what was assigned before
-        schedule = self.quick.schedule(graph, self.devices.layer_home, False, False)
+        pins = self.loaded and self.pins_nodes(batch), self.loaded and not self.offload_kqv
+        schedule = self.quick.schedule(graph, self.devices.layer_home, *pins)
         return self.quick.sizes(graph, schedule), schedule.n_nodes, len(schedule.splits)
 
     def plain_split(self, batch: Batch) -> BuiltGraph:
@@ -369,6 +381,17 @@ class Context:
 
     def split(self, built: BuiltGraph, batch: Batch) -> None:
         """Give each node of a whole graph its device."""
+        self._assign(built, batch)
+        self.sched.split_graph(built.graph)
+
+    def measure(self, built: BuiltGraph, batch: Batch, observer: Observer | None = None) -> list[int]:
+        """Bytes of each backend's compute buffer for a whole graph; ``observer`` is the allocator's."""
+        if not self.loaded:
+            return self.sched.reserve_size(built.graph, observer)
+        self._assign(built, batch)
+        return self.sched.reserve(built.graph, observer)
+
+    def _assign(self, built: BuiltGraph, batch: Batch) -> None:
         d = self.devices
         if self.pins_nodes(batch):
             for t, il in built.pinned:
@@ -377,23 +400,22 @@ class Context:
         if not self.offload_kqv:
             for t in built.on_host:
                 t.backend = len(d.backends) - 1
-        self.sched.split_graph(built.graph)
 
-    def _plain_generation(self, batch: Batch) -> tuple[int, int, set[str]]:
+    def _plain_split(self, batch: Batch) -> tuple[int, int, set[str]]:
         built, d = self.plain_split(batch), self.devices
         misplaced = {op for op, t, il in built.fused_nodes if t.backend != d.layer_home[il]}
         return len(built.graph.nodes), len(self.sched.splits), misplaced
 
-    def _plain_prompt(self, batch: Batch) -> tuple[list[int], int, int]:
+    def _plain_sizes(self, batch: Batch) -> tuple[list[int], int, int]:
         built = self._whole(batch)
-        sizes = self.sched.reserve_size(built.graph)
+        sizes = self.measure(built, batch)
         return sizes, len(built.graph.nodes), len(self.sched.splits)
 
 
-_Generation = Callable[[Batch], tuple[int, int, set[str]]]
+_Split = Callable[[Batch], tuple[int, int, set[str]]]
 """Nodes, splits, and fused ops that landed on another device than their layer's."""
 
-_Prompt = tuple[list[int], int, int]
+_Measure = Callable[[Batch], tuple[list[int], int, int]]
 """Bytes of each backend, nodes, splits."""
 
 

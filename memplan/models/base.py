@@ -118,6 +118,8 @@ class Architecture(ABC, Generic[H]):
     block, that has its graph."""
     paths: tuple[str, ...] = ()
     """Parts that can be fused or not, by the names that ``--path`` takes."""
+    one_sequence_since: int | None = None
+    """The first build seen that reserves a prompt of one sequence, too, which may take more than one of each slot's."""
     graph_followed = True
     """Whether the graph is known, and with it compute buffers."""
 

@@ -12,6 +12,7 @@ from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.result import Estimate
+from memplan.rig import parse_gpus
 from tests.diagnosing.logs import (
     CONTEXT,
     LOADING,
@@ -23,6 +24,7 @@ from tests.diagnosing.logs import (
     loads,
     text,
 )
+from tests.models.test_golden import header
 
 
 @pytest.mark.parametrize(
@@ -205,3 +207,23 @@ def test_a_refusal_is_mended_too() -> None:
 
 def test_why_fit_did_nothing() -> None:
     assert any("--fit changed nothing" in note for note in diagnosis("r13-cpu-moe-fit").notes)
+
+
+def test_a_load_is_held_against_what_a_load_takes() -> None:
+    """Four RTX 3090 hold all of Qwen3-8B: 64 MiB less on each but the first than llama.cpp plans (v0.4.0's answers)."""
+    log = """\
+llama_model_loader: loaded meta data with 28 key-value pairs and 399 tensors from qwen3-8b.gguf (version GGUF V3)
+sched_reserve:      CUDA0 compute buffer size =   384.08 MiB
+sched_reserve:      CUDA1 compute buffer size =   384.08 MiB
+sched_reserve:      CUDA2 compute buffer size =   384.08 MiB
+sched_reserve:      CUDA3 compute buffer size =   384.08 MiB
+sched_reserve:  CUDA_Host compute buffer size =   160.09 MiB
+sched_reserve: graph nodes  = 1266
+sched_reserve: graph splits = 5
+"""
+    flags = ("-c", "16384", "-ub", "1024", "-np", "1", "-fa", "on")
+    rig = parse_gpus(["4*NVIDIA GeForce RTX 3090:24268:23868:8.6"])
+    loaded = diagnose(loads(log)[-1], Given(header("qwen3-8b"), flags, rig, "v0.4.0", whole=True))
+    assert len(loaded.rows) == 5 and loaded.agrees
+    planned = estimate(header("qwen3-8b"), parse_flags(flags), rig, "v0.4.0")
+    assert [round(d.compute / MIB, 2) for d in planned.devices] == [384.08, 448.08, 448.08, 448.08]

@@ -1,4 +1,7 @@
-"""What kernels take at run time, as llama.cpp's own host code does: ``tests/data/golden/pools.jsonl``."""
+"""What kernels take at run time, and what a load allocates, as llama.cpp's own host code does.
+
+``tests/data/golden/pools.jsonl`` and ``pools_archs.jsonl`` are answers of loads that were given prompts.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ import pytest
 from memplan.backends.cuda import CudaBackend
 from memplan.backends.cuda_pool import pool_bytes, workspace_bytes
 from memplan.backends.devices import Rig
-from memplan.estimator import answer
+from memplan.estimator import Answer, answer
 from memplan.llama.context import Batch, Context, ContextParams
 from memplan.llama.flags import parse_flags
 from memplan.llama.run_time import measure, prompt_batches
 from memplan.question import Question
 from memplan.rig import make_gpu
 from tests.models import test_golden as archs
-from tests.test_golden import GOLDEN, Case, header
+from tests.test_golden import COLUMNS, GOLDEN, Case, allocated, header
 
 CASES: list[Case] = sorted(
     map(json.loads, (GOLDEN / "pools.jsonl").read_text().splitlines()), key=lambda c: (c["model"], c["release"])
@@ -26,16 +29,14 @@ CASES: list[Case] = sorted(
 ARCHS: list[Case] = list(map(json.loads, (GOLDEN / "pools_archs.jsonl").read_text().splitlines()))
 
 
-def context(case: Case) -> Context:
+def answered(case: Case) -> Answer:
     gpus = []
     for g in case["gpus"]:
         major, minor = g["cc"].split(".")
         gpus.append(make_gpu(g["name"], g["total_mib"] << 20, g["free_mib"] << 20, (int(major), int(minor))))
     flags = parse_flags(case["args"], case["app"])
     model = archs.header(case["model"]) if case in ARCHS else header(json.dumps(case["model"]))
-    made = answer(Question.of(model, flags, Rig(tuple(gpus)), case["release"], case["deny"])).made
-    assert made is not None
-    return made.context
+    return answer(Question.of(model, flags, Rig(tuple(gpus)), case["release"], case["deny"], filled=case["tokens"]))
 
 
 def taken(found: Context, tokens: int) -> dict[str, tuple[int, int]]:
@@ -50,14 +51,20 @@ def taken(found: Context, tokens: int) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("case", [*CASES, *ARCHS], ids=lambda case: f"{case['release']}-{case['id']}")
-def test_pools_and_workspaces_are_llama_cpp_s_own(case: Case) -> None:
-    found = context(case)
+def test_buffers_pools_and_workspaces_are_llama_cpp_s_own(case: Case) -> None:
+    answer_ = answered(case)
+    uses = {name: {c: getattr(use, c) for c in COLUMNS} for name, use in answer_.estimate.buffers.items()}
+    assert allocated(uses) == allocated(case["truth"]["buffers"])
+    assert answer_.made is not None
+    found = answer_.made.context
     last = case["truth"]["run"][-1]
     truth = {f"CUDA{i}": sizes for i, sizes in enumerate(zip(last["pool"], last["malloc"], strict=True))}
     assert taken(found, case["tokens"]) == truth
-    if case in CASES[::8]:
+    if case in [*CASES, *ARCHS][::8]:
+        reserved = found.reserve().sizes
         found.plain = True
         assert taken(found, case["tokens"]) == truth
+        assert found.reserve().sizes == reserved
 
 
 def params(n_ctx: int = 16384, n_seq_max: int = 1, unified: bool = False, n_ubatch: int = 512) -> ContextParams:

@@ -232,12 +232,12 @@ class GraphBase(Generic[H]):
         return cache
 
     def cells(self, cache: KVCache) -> tuple[int, int]:
-        """Cells and streams of a cache that this graph reads (``llama_kv_cache::get_n_kv``)."""
-        batch, shared = self.batch, cache.n_stream == 1
-        held = batch.filled
-        if held is not None and shared:
-            held += batch.others
-        return cells_read(cache.size, held), 1 if shared else batch.n_seqs
+        """Cells and streams of a cache that this graph reads (``llama_kv_cache::get_n_kv``); all for a reserve."""
+        batch = self.batch
+        if batch.filled is None:
+            return cells_read(cache.size, None), cache.n_stream
+        shared = cache.n_stream == 1
+        return cells_read(cache.size, batch.filled + shared * batch.others), 1 if shared else batch.n_seqs
 
     def build_inp_attn_scale(self) -> Tensor:
         """What queries are multiplied with, by position (``build_inp_attn_scale``)."""
