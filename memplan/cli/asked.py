@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -57,7 +59,7 @@ def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
     from memplan.cli.waiting import waiting
     from memplan.machine.detect import detect
 
-    with waiting("llama-server --list-devices"):
+    with waiting("llama-server --list-devices"), _environment(arguments.environment):
         machine = detect()
     if not machine.rig.gpus:
         raise RigError(
@@ -65,6 +67,34 @@ def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
             'name them, as in --gpu "2*RTX 3090", or give --rig FILE or --no-gpu'
         )
     return machine.rig, machine
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have programs that memplan asks see what a pasted line sets for its own."""
+    before = dict(os.environ)
+    os.environ.update({name: value for name, value in variables.items() if value.isprintable()})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def rig_in(environment: Mapping[str, str], rig: Rig, machine: Detected | None) -> tuple[Rig, list[str]]:
+    """The rig as a program sees it that starts with these variables, and what to say of it. Raises RigError.
+
+    ``machine``: where the rig is this machine's, which was asked with the same variables.
+    """
+    if not environment:
+        return rig, []
+    from memplan.backends.visible import UNIFIED, rig_seen, with_unified_memory
+
+    rig, notes = rig_seen(rig, environment) if machine is None else (rig, [])
+    if UNIFIED not in environment:
+        return rig, notes
+    rig, more = with_unified_memory(rig, rig.host_total if machine is None else machine.host_free)
+    return rig, [*notes, *more]
 
 
 def about_machine(machine: Detected | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

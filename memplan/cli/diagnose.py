@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import access_of, rig_of
+from memplan.cli.asked import access_of, rig_in, rig_of
 from memplan.errors import FlagError, LogError, MemplanError, shown
 from memplan.infile import open_input
 from memplan.llama.flags import parse_flags
@@ -82,7 +82,7 @@ def run(argv: Sequence[str]) -> int:
     given = arguments.gpus or arguments.rig is not None or arguments.no_gpu
     if arguments.host_mib is not None and not given:
         raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
-    rig = rig_of(arguments)[0] if given else None
+    rig = rig_in(arguments.environment, rig_of(arguments)[0], None)[0] if given else None
     llama = "" if arguments.llama == "latest" else arguments.llama
     given_beside = Given(header, arguments.flags, rig, llama, arguments.pasted, tuple(notes), draft, projector)
     with terminal.ProgressBar("explaining loads") as bar:

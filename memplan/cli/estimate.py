@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import about_machine, loads_of, model_of, rig_of
+from memplan.cli.asked import about_machine, loads_of, model_of, rig_in, rig_of
 from memplan.errors import FlagError, shown
 from memplan.llama.context import Path, Paths
+from memplan.llama.environment import UNMODELLED
 from memplan.llama.flag_values import whole
 from memplan.llama.flags import check_devices, parse_flags
 from memplan.result import Estimate
@@ -89,6 +90,7 @@ def read_question(arguments: Arguments) -> Question:
     flags = parse_flags(arguments.flags, arguments.app)
     model = model_of(arguments, flags)
     rig, machine = rig_of(arguments)
+    rig, seen = rig_in(arguments.environment, rig, machine)
     check_devices(flags, rig)
     from memplan.question import Question, check_op
 
@@ -102,7 +104,8 @@ def read_question(arguments: Arguments) -> Question:
     loads = loads_of(arguments, model, flags)
     filled = None if arguments.filled is None else whole("--filled", arguments.filled, 0)
     reserve = read_reserve(arguments, rig)
-    notes = (*arguments.notes, *notes)
+    notes = (*arguments.notes, *seen, *notes)
+    inexact = (*inexact, *(f"{name} is not modelled" for name in UNMODELLED if name in arguments.environment))
     question = Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
     return question.with_draft_kind()
 

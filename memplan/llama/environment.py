@@ -43,6 +43,9 @@ _VARIABLES: Final = {
 }
 """The variables whose flags decide memory, without their prefix, in arg.cpp's order, and a spelling of each flag."""
 
+UNMODELLED: Final = ("GGML_CUDA_DEVICES", "GGML_OP_OFFLOAD_MIN_BATCH", "LLAMA_ATTN_ROT_DISABLE")
+"""Other variables of llama.cpp's that decide memory, in a way that is not modelled."""
+
 _UNTIL_10909: Final = ("MLOCK", "MMAP", "DIO")
 """Variables that builds before 10909 read."""
 

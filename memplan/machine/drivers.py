@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memplan.backends.cards import CONTEXT_MIB, find_card
+from memplan.backends.visible import visible
 from memplan.machine.detected import Found
 
 _MIB = 1 << 20
@@ -67,14 +68,7 @@ def _visible(found: list[tuple[str, Found]]) -> tuple[list[Found], list[str]]:
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return [gpu for _, gpu in found], []
-    gpus = []
-    for word in wanted.split(","):
-        word = word.strip()
-        prefix = word if len(word) > 3 else "none"
-        matches = [gpu for i, (uuid, gpu) in enumerate(found) if word == str(i) or uuid.startswith(prefix)]
-        if len(matches) != 1:
-            break  # as CUDA does: what follows a wrong entry is not seen either
-        gpus += matches
+    gpus = [found[i][1] for i in visible(wanted, [uuid for uuid, _ in found])]
     return gpus, [f"CUDA_VISIBLE_DEVICES leaves {len(gpus)} of {len(found)} GPUs"] if len(gpus) < len(found) else []
 
 

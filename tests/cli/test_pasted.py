@@ -1,0 +1,39 @@
+"""Command lines as people paste them, through the command."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memplan.cli import main
+
+MODEL = "deepseek-v4-flash"
+
+
+def estimated(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["estimate", *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_line_with_its_environment(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_N_PARALLEL", "2")
+    words = [MODEL, "--gpu", "RTX 3090", "--gpu", "RTX 3060"]
+    pasted = estimated(
+        capsys, *words, "CUDA_VISIBLE_DEVICES=1", "LLAMA_ARG_CTX_SIZE=4096", "sudo", "llama-server", "-ncmoe", "43"
+    )
+    plain = estimated(capsys, MODEL, "--gpu", "RTX 3060", "-c", "4096", "-ncmoe", "43")
+    assert pasted["devices"] == plain["devices"] and pasted["host"] == plain["host"]
+    assert (
+        "read as llama-server reads its environment: LLAMA_ARG_CTX_SIZE=4096, LLAMA_ARG_N_PARALLEL=2"
+        in (pasted["notes"])
+    )
+    assert any(note.startswith("CUDA_VISIBLE_DEVICES=1 leaves 1 of 2") for note in pasted["notes"])
+
+
+def test_variables_that_are_not_modelled_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    found = estimated(capsys, MODEL, "--no-gpu", "GGML_OP_OFFLOAD_MIN_BATCH=64", "llama-server", "-c", "4096")
+    assert found["exact"] is False
+    assert "GGML_OP_OFFLOAD_MIN_BATCH is not modelled" in json.dumps(found)
