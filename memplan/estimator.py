@@ -216,6 +216,8 @@ class _Work:
         if not (self.release.graphs_followed and model.arch.graph_followed):
             return Answer(self._estimate(params, placement, memory, NOTHING_RESERVED, None), model)
         refusal = model.arch.check_graph(hp, memory, self.release)
+        if refusal is None and model.arch.reserves_one_sequence(hp, self.release):
+            refusal = checks.check_last_reserve(params, flags)
         if refusal is None and by_rows:
             gpus = zip(self.workshop.machine.gpus, self.rig.gpus, strict=True)
             totals = {device: gpu.total for device, gpu in gpus if gpu.backend == CUDA}

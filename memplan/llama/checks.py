@@ -108,6 +108,17 @@ def check_context(hp: HParams, flags: Flags, release: Release, one_cache_type: b
     return None
 
 
+def check_last_reserve(params: ContextParams, flags: Flags) -> Refusal | None:
+    """Why a reserve of one sequence aborts: slots among which its tokens cannot be shared out evenly.
+
+    None if it does not. (llama-context.cpp: ``sched_reserve``; llama-graph.cpp: ``build_attn_mha``.)
+    """
+    if flags.kv_unified or params.n_tokens % params.n_seq_max == 0:
+        return None
+    fix = f"give -kvu, -np 1, or a -ub that {params.n_seq_max} divides"
+    return Refusal(OTHER, ABORT, "GGML_ASSERT(ggml_can_repeat(b, a)) failed", fix)
+
+
 def check_load(hp: HParams, release: Release, since: int) -> Refusal | None:
     """Why llama.cpp does not load these hyper-parameters (``load_arch``, ``load_hparams``); None if it does.
 

@@ -16,7 +16,15 @@ from memplan.llama.keys import MAX_LAYERS, Keys
 from memplan.releases import Release
 
 MAX_EXPERTS = 1024
-"""LLAMA_MAX_EXPERTS."""
+"""LLAMA_MAX_EXPERTS; half as many before ``_MORE_EXPERTS_SINCE``, the first build seen with so many."""
+
+_MORE_EXPERTS_SINCE = 10605
+
+_PASSED_OVER: Mapping[str, type] = {
+    "embedding_length_out": int, "pooling_type": int, "rope.scaling.finetuned": bool, "rope.freq_base": float,
+    "rope.scaling.factor": float, "rope.scaling.attn_factor": float, "rope.scaling.alpha": float,
+}  # fmt: skip
+"""Keys that decide no memory, and that llama.cpp refuses where they are of another type."""
 
 _NO_VOCAB = frozenset({"none", "no_vocab"})
 _NEEDS_MERGES = frozenset({"gpt2", "hybriddna", "whitespace", "gemma4"})
@@ -140,7 +148,8 @@ def common(k: Keys, release: Release, nextn_since: int = 0) -> dict[str, Any]:
     used = k.u32_a_layer("expert_used_count", n_all, 0)
     groups = k.u32("expert_group_count", 0)
     group_used = k.u32("expert_group_used_count", 0)
-    k.check(n_expert <= MAX_EXPERTS, f"expert_count is {n_expert}; llama.cpp takes at most {MAX_EXPERTS}")
+    most = MAX_EXPERTS if release.build >= _MORE_EXPERTS_SINCE else MAX_EXPERTS // 2
+    k.check(n_expert <= most, f"expert_count is {n_expert}; llama.cpp {release.name} takes at most {most}")
     if n_expert:
         k.check(max(used) > 0, f"expert_used_count is {max(used)} of {n_expert} experts")
         k.check(groups < n_expert, f"expert_group_count is {groups} for {n_expert} experts")
@@ -158,6 +167,8 @@ def common(k: Keys, release: Release, nextn_since: int = 0) -> dict[str, Any]:
         head_k = k.u32("attention.key_length", n_embd // n_head[0])
         head_v = k.u32("attention.value_length", n_embd // n_head[0])
         rot = k.u32("rope.dimension_count", head_k)
+    for key, kind in _PASSED_OVER.items():
+        k.check_type(key, kind)
     scaling = k.text("rope.scaling.type", "linear")
     k.check(scaling in _ROPE_SCALINGS, f"rope.scaling.type {shown(scaling)} is none of {', '.join(_ROPE_SCALINGS)}")
     return {
@@ -190,6 +201,7 @@ def swa_pattern(k: Keys, fields: Mapping[str, Any], period: int, release: Releas
     """Which layers slide: as the file says, or all but each ``period``-th (``load_swa_pattern``)."""
     n_all = fields["n_layer_all"]
     n_layer = n_all - fields["n_layer_nextn"]
+    k.check_type("rope.freq_base_swa", float)
     key = "attention.sliding_window_pattern"
     if not isinstance(k.value(key), tuple | SkippedArray):
         period = k.u32(key, period)
@@ -200,6 +212,7 @@ def swa_pattern(k: Keys, fields: Mapping[str, Any], period: int, release: Releas
 
 def swa_layers(k: Keys, n_all: int) -> tuple[bool, ...]:
     """Which layers slide, by an array that may be shorter or longer (``get_arr``)."""
+    k.check_type("rope.freq_base_swa", float)
     given = k.bits("attention.sliding_window_pattern")
     return tuple([*given, *(False,) * n_all][:n_all])
 

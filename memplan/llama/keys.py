@@ -13,6 +13,9 @@ from memplan.gguf.header import Header, SkippedArray
 MAX_LAYERS = 512
 """LLAMA_MAX_LAYERS."""
 
+MAX_NUMBER = (1 << 31) - 1
+"""The largest number that llama.cpp counts with: ops take 32 bits with a sign, and sums of 32 bits go round."""
+
 _U32 = (1 << 32) - 1
 _GGUF_TYPE = {int: "u32", float: "f32", bool: "bool", str: "str"}
 _ARRAY_TYPES = {int: ("arr[u32]", "arr[i32]"), float: ("arr[f32]",), bool: ("arr[bool]",)}
@@ -67,9 +70,18 @@ class Keys:
         if found not in kinds:
             raise self.fault(key, f"stored as {found}, and llama.cpp takes {' or '.join(kinds)}")
 
+    def check_type(self, key: str, kind: type) -> None:
+        """Raises BadHyperParameter for a scalar that is there and of another type than ``kind``."""
+        v = self._scalar(key, kind)
+        if v is not None and type(v) is not kind:
+            found = self._types.get(self.full(key), type(v).__name__)
+            raise self.fault(key, f"stored as {found}, and llama.cpp takes {_GGUF_TYPE[kind]}")
+
     def _as_u32(self, key: str, v: object) -> int:
         if isinstance(v, bool) or not isinstance(v, int) or not 0 <= v < 1 << 32:
             raise self.fault(key, f"expected an unsigned 32-bit integer, found {shown(str(v))}")
+        if v > MAX_NUMBER:
+            raise self.fault(key, f"{v} is more than {MAX_NUMBER}, from where on llama.cpp counts wrongly")
         return v
 
     def _as_f32(self, key: str, v: object) -> float:
@@ -121,7 +133,7 @@ class Keys:
         if items is None:
             return (self._scalar(key, kind),) * n
         if len(items) != n:
-            raise self.fault(key, f"expected {n} elements, one a block, found {len(items)}")
+            raise self.fault(key, f"expected {n} elements, found {len(items)}")
         self._check_type(key, *_ARRAY_TYPES[kind])
         return items
 

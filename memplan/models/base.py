@@ -17,13 +17,13 @@ from memplan.llama.context import Fused, Paths, Probe
 from memplan.llama.graph import Crossing, GraphContext
 from memplan.llama.graph.base import H
 from memplan.llama.memory.kv import CacheBuilder, kv_memory
+from memplan.llama.refusals import Refusal, died
 
 if TYPE_CHECKING:
     from memplan.gguf.header import Header, TensorInfo
     from memplan.llama.flags import Flags
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
-    from memplan.llama.refusals import Refusal
     from memplan.llama.weights import Wanted
     from memplan.releases import Release
 
@@ -168,9 +168,23 @@ class Architecture(ABC, Generic[H]):
         """Whether K and V caches must have one type (``llama_init_from_model``)."""
         return False
 
+    equal_heads = False
+    """Whether the graph asserts that a head's values are as long as its keys."""
+
+    whole_rope = False
+    """Whether the graph asserts, besides, that all of a head is rotated."""
+
     def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
         """Why llama.cpp dies while it builds the first graph; None if it does not."""
+        if (self.equal_heads or self.whole_rope) and hp.n_embd_head_v() != hp.n_embd_head_k():
+            return died("n_embd_head == hparams.n_embd_head_k()")
+        if self.whole_rope and hp.n_embd_head_v() != hp.n_rot():
+            return died("n_embd_head == n_rot")
         return None
+
+    def reserves_one_sequence(self, hp: H, release: Release) -> bool:
+        """Whether a context reserves attention once more with all of a batch in one sequence (``sched_reserve``)."""
+        return False
 
     own_streams = False
     """Whether each slot keeps caches of its own, also where slots are unified."""

@@ -58,6 +58,7 @@ class SparseHParams(LatentHParams):
 def sparse_fields(k: Keys, release: Release) -> dict[str, Any]:
     """The fields of ``SparseHParams`` by name, with every layer choosing its keys."""
     fields = latent_fields(k, release)
+    k.u32_a_layer("rope.dimension_sections", 4, 0)
     return fields | {
         "n_lora_q": k.u32("attention.q_lora_rank"),
         "indexer_n_head": k.u32("attention.indexer.head_count"),
@@ -186,6 +187,7 @@ class DeepSeek32(Architecture[SparseHParams]):
 
     def load_hparams(self, k: Keys, release: Release) -> SparseHParams:
         """``load_arch_hparams``."""
+        k.check(k.u32("expert_gating_func") > 0, "expert_gating_func is 0, which llama.cpp does not know")
         return SparseHParams(**sparse_fields(k, release))
 
     def tensors(

@@ -14,14 +14,11 @@ from memplan.llama.graph.base import NORM
 from memplan.llama.hparams import HParams, common
 from memplan.llama.weights import Wanted, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, KVGraph
-from memplan.models.llama import check_heads
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.base import Memory
-    from memplan.llama.refusals import Refusal
     from memplan.releases import Release
 
 
@@ -70,6 +67,7 @@ class Ernie45Moe(Architecture[Ernie45MoeHParams]):
 
     name = "ernie4_5-moe"
     graph = Ernie45MoeGraph
+    whole_rope = True
 
     def load_hparams(self, k: Keys, release: Release) -> Ernie45MoeHParams:
         """``load_arch_hparams``."""
@@ -77,6 +75,7 @@ class Ernie45Moe(Architecture[Ernie45MoeHParams]):
         k.f32("attention.layer_norm_rms_epsilon")
         n_ff_exp = k.u32_a_layer("expert_feed_forward_length", fields["n_layer_all"])[0]
         n_ff_shexp = k.u32("expert_shared_feed_forward_length", 0)
+        k.u32_a_layer("rope.dimension_sections", 4, 0)
         step = k.u32("interleave_moe_layer_step")
         if step != 1:  # layers between would have no weights that their graph could use
             raise k.fault("interleave_moe_layer_step", f"{step} is not modelled", "use 1, as ERNIE 4.5's files do")
@@ -118,10 +117,6 @@ class Ernie45Moe(Architecture[Ernie45MoeHParams]):
                 yield Wanted(p + "ffn_gate_shexp.weight", (e, shared))
                 yield Wanted(p + "ffn_down_shexp.weight", (shared, e))
                 yield Wanted(p + "ffn_up_shexp.weight", (e, shared))
-
-    def check_graph(self, hp: Ernie45MoeHParams, memory: Memory, release: Release) -> Refusal | None:
-        """Heads of values as long as those of keys, turned as a whole."""
-        return check_heads(hp)
 
 
 ARCHITECTURE = Ernie45Moe()

@@ -14,7 +14,6 @@ from memplan.ggml import ops
 from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
-from memplan.llama.refusals import died
 from memplan.llama.weights import Wanted, nextn, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.deepseek2 import skipped
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
-    from memplan.llama.refusals import Refusal
     from memplan.releases import Release
 
 
@@ -108,6 +106,7 @@ class Glm4Moe(Architecture[Glm4MoeHParams]):
 
     name = "glm4moe"
     graph = Glm4MoeGraph
+    equal_heads = True
 
     @property
     def mtp(self) -> Architecture[Glm4MoeHParams]:
@@ -155,12 +154,6 @@ class Glm4Moe(Architecture[Glm4MoeHParams]):
     def memory(self, hp: Glm4MoeHParams, build: CacheBuilder, release: Release) -> Memory:
         """One cache, in older releases with room for MTP blocks."""
         return Memory({"kv": build.kv(range(hp.n_layer_all if release.caches_mtp_blocks else hp.n_layer))})
-
-    def check_graph(self, hp: Glm4MoeHParams, memory: Memory, release: Release) -> Refusal | None:
-        """Heads of values as long as those of keys."""
-        if hp.n_embd_head_v() != hp.n_embd_head_k():
-            return died("n_embd_head == hparams.n_embd_head_k()")
-        return None
 
 
 def _block(hp: Glm4MoeHParams, have: Mapping[str, TensorInfo], il: int, skip: bool = False) -> Iterator[Wanted]:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
+ONE_SEQUENCE_SINCE = 10909
+"""The first build seen that reserves for one sequence last (src/llama-context.cpp: sched_reserve); 10852 did not."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KimiLinearHParams(LatentHParams):
     """``n_embd_head_kda``: elements of a head of a delta net.  ``ssm_d_conv``: tokens that a convolution looks at."""
@@ -169,6 +173,7 @@ class KimiLinear(Architecture[KimiLinearHParams]):
 
     def load_hparams(self, k: Keys, release: Release) -> KimiLinearHParams:
         """``load_arch_hparams``."""
+        k.check(k.u32("expert_gating_func") > 0, "expert_gating_func is 0, which llama.cpp does not know")
         fields = latent_fields(k, release)
         return KimiLinearHParams(
             **{**fields, "expert_weights_norm": True},
@@ -193,6 +198,10 @@ class KimiLinear(Architecture[KimiLinearHParams]):
     def one_cache_type(self, hp: KimiLinearHParams, release: Release) -> bool:
         """Since b10361 (``llama_init_from_model``)."""
         return release.equal_cache_types
+
+    def reserves_one_sequence(self, hp: KimiLinearHParams, release: Release) -> bool:
+        """For a decay that grew with the square of a sequence's tokens."""
+        return release.build >= ONE_SEQUENCE_SINCE and not all(hp.is_recr[: hp.n_layer])
 
     def memory(self, hp: KimiLinearHParams, build: CacheBuilder, release: Release) -> Memory:
         """Latent keys for layers with attention, states for the others."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from memplan.ggml import ops
 from memplan.llama.graph.base import NORM, H
 from memplan.llama.hparams import HParams, common
-from memplan.llama.refusals import died
 from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.base import Memory
-    from memplan.llama.refusals import Refusal
     from memplan.releases import Release
 
 
@@ -68,6 +65,8 @@ class LlamaGraph(ModelGraph[H]):
 class LlamaLike(Architecture[H]):
     """What ``llama_model_llama`` shares with ``llama_model_mistral3``."""
 
+    whole_rope = True
+
     def tensors(self, hp: H, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release) -> Iterator[Wanted]:
         """``load_arch_tensors``."""
         e, n = hp.n_embd, hp.n_expert
@@ -94,19 +93,6 @@ class LlamaLike(Architecture[H]):
                 yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), optional=True)
                 yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
                 yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
-
-    def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
-        """Heads of values as long as those of keys, turned as a whole."""
-        return check_heads(hp)
-
-
-def check_heads(hp: HParams) -> Refusal | None:
-    """Why a graph whose heads must be of one size and turned as a whole aborts; None if it does not."""
-    if hp.n_embd_head_v() != hp.n_embd_head_k():
-        return died("n_embd_head == hparams.n_embd_head_k()")
-    if hp.n_embd_head_v() != hp.n_rot():
-        return died("n_embd_head == n_rot")
-    return None
 
 
 class Llama(LlamaLike[HParams]):

@@ -18,14 +18,12 @@ from memplan.llama.memory.iswa import iswa_memory, window_bytes
 from memplan.llama.memory.kv import kv_memory
 from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
-from memplan.models.llama import check_heads
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
-    from memplan.llama.refusals import Refusal
     from memplan.releases import Release
 
 CHUNK = 8192
@@ -111,6 +109,7 @@ class Llama4(Architecture[Llama4HParams]):
 
     name = "llama4"
     graph = Llama4Graph
+    whole_rope = True
 
     def load_hparams(self, k: Keys, release: Release) -> Llama4HParams:
         """``load_arch_hparams``."""
@@ -171,10 +170,6 @@ class Llama4(Architecture[Llama4HParams]):
     def checkpoint(self, hp: Llama4HParams, memory: Memory, n_ctx_seq: int) -> int:
         """What is chunked."""
         return window_bytes(memory, hp, n_ctx_seq) if hp.n_swa else 0
-
-    def check_graph(self, hp: Llama4HParams, memory: Memory, release: Release) -> Refusal | None:
-        """Heads of values as long as those of keys, turned as a whole."""
-        return check_heads(hp)
 
 
 ARCHITECTURE = Llama4()

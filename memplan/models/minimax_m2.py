@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from memplan.ggml import ops
 from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
-from memplan.llama.refusals import died
 from memplan.llama.weights import Wanted, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.base import Memory
-    from memplan.llama.refusals import Refusal
     from memplan.releases import Release
 
 
@@ -74,6 +71,7 @@ class MiniMaxM2(Architecture[MiniMaxM2HParams]):
 
     name = "minimax-m2"
     graph = MiniMaxM2Graph
+    equal_heads = True
 
     def load_hparams(self, k: Keys, release: Release) -> MiniMaxM2HParams:
         """``load_arch_hparams``."""
@@ -105,12 +103,6 @@ class MiniMaxM2(Architecture[MiniMaxM2HParams]):
             yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
             yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
             yield Wanted(p + "exp_probs_b.bias", (n,))
-
-    def check_graph(self, hp: MiniMaxM2HParams, memory: Memory, release: Release) -> Refusal | None:
-        """Heads of values as long as those of keys."""
-        if hp.n_embd_head_v() != hp.n_embd_head_k():
-            return died("n_embd_head == hparams.n_embd_head_k()")
-        return None
 
 
 ARCHITECTURE = MiniMaxM2()

@@ -233,6 +233,7 @@ class MiniMaxM3(Architecture[MiniMaxM3HParams]):
     name = "minimax-m3"
     since = 10142
     graph = MiniMaxM3Graph
+    equal_heads = True
 
     def load_hparams(self, k: Keys, release: Release) -> MiniMaxM3HParams:
         """``load_arch_hparams``."""

@@ -109,6 +109,7 @@ class NemotronH(Architecture[NemotronHHParams]):
 
     name = "nemotron_h"
     graph = NemotronHGraph
+    equal_heads = True
 
     def load_hparams(self, k: Keys, release: Release) -> NemotronHHParams:
         """``load_arch_hparams``."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.hparams import HParams, common
-from memplan.llama.refusals import died
 from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
 from memplan.models.base import Architecture, Cuts, KVGraph
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.base import Memory
-    from memplan.llama.refusals import Refusal
     from memplan.releases import Release
 
 
@@ -51,6 +48,7 @@ class Phi3(Architecture[HParams]):
 
     name = "phi3"
     graph = Phi3Graph
+    equal_heads = True
 
     def load_hparams(self, k: Keys, release: Release) -> HParams:
         """``load_arch_hparams``."""
@@ -76,12 +74,6 @@ class Phi3(Architecture[HParams]):
             yield Wanted(p + "ffn_down.weight", (ff, e))
             yield Wanted(p + "ffn_up.weight", (e, 2 * ff))
             yield from rope_factors(il, hp.n_rot(), "longrope")
-
-    def check_graph(self, hp: HParams, memory: Memory, release: Release) -> Refusal | None:
-        """Heads of values as long as those of keys."""
-        if hp.n_embd_head_v() != hp.n_embd_head_k():
-            return died("n_embd_head == hparams.n_embd_head_k()")
-        return None
 
 
 ARCHITECTURE = Phi3()

@@ -13,14 +13,11 @@ from memplan.llama.graph.base import H
 from memplan.llama.hparams import HParams, common
 from memplan.llama.weights import Wanted, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, KVGraph
-from memplan.models.llama import check_heads
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.base import Memory
-    from memplan.llama.refusals import Refusal
     from memplan.releases import Release
 
 
@@ -58,6 +55,7 @@ class Qwen3(Architecture[HParams]):
 
     name = "qwen3"
     graph = Qwen3Graph
+    whole_rope = True
 
     def load_hparams(self, k: Keys, release: Release) -> HParams:
         """``load_arch_hparams``."""
@@ -84,10 +82,6 @@ class Qwen3(Architecture[HParams]):
             yield Wanted(p + "ffn_gate.weight", (e, ff))
             yield Wanted(p + "ffn_down.weight", (ff, e))
             yield Wanted(p + "ffn_up.weight", (e, ff))
-
-    def check_graph(self, hp: HParams, memory: Memory, release: Release) -> Refusal | None:
-        """Heads of values as long as those of keys, turned as a whole."""
-        return check_heads(hp)
 
 
 ARCHITECTURE = Qwen3()

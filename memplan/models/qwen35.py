@@ -14,6 +14,7 @@ from memplan.llama.context import GATED_DELTA_NET, Fused
 from memplan.llama.graph.delta_net import DeltaNet
 from memplan.llama.hparams import common
 from memplan.llama.memory.recurrent import hybrid_memory, one_state
+from memplan.llama.refusals import Refusal, died
 from memplan.llama.ssm import SSMHParams, ssm_keys
 from memplan.llama.weights import Wanted, nextn, qkv, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
@@ -217,6 +218,7 @@ class Qwen35MTPGraph(DeltaNetMTP[Qwen35HParams], Qwen35Graph):
 class DeltaNetArchitecture(Architecture[H]):
     """What Qwen3-Next, Qwen3.5 and 3.6 have in common."""
 
+    equal_heads = True
     rolls_back = True
     """Whether states have snapshots."""
     nextn_since = 0
@@ -231,6 +233,12 @@ class DeltaNetArchitecture(Architecture[H]):
     def layer_kind(self, hp: H, il: int) -> bool:
         """Recurrent or not."""
         return hp.is_recr[il]
+
+    def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
+        """Value heads that are no multiple of the key heads, besides."""
+        if any(hp.is_recr) and hp.ssm_dt_rank % hp.ssm_n_group:
+            return died("H_v % H_k == 0")
+        return super().check_graph(hp, memory, release)
 
     def fused(self, release: Release, paths: Paths) -> Fused:
         """Delta nets."""
@@ -324,7 +332,7 @@ class Qwen35(DeltaNetArchitecture[Qwen35HParams]):
 
     def load_hparams(self, k: Keys, release: Release) -> Qwen35HParams:
         """``load_arch_hparams``."""
-        k.u32_array("rope.dimension_sections", 4)
+        k.u32_a_layer("rope.dimension_sections", 4)
         return Qwen35HParams(**self.fields(k, release))
 
 

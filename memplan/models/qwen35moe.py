@@ -101,7 +101,7 @@ class Qwen35Moe(ExpertArchitecture[Qwen35MoeHParams]):
 
     def load_hparams(self, k: Keys, release: Release) -> Qwen35MoeHParams:
         """``load_arch_hparams``."""
-        k.u32_array("rope.dimension_sections", 4)
+        k.u32_a_layer("rope.dimension_sections", 4)
         return Qwen35MoeHParams(**self.fields(k, release))
 
 

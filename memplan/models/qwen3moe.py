@@ -47,6 +47,7 @@ class Qwen3Moe(Architecture[Qwen3MoeHParams]):
 
     name = "qwen3moe"
     graph = Qwen3MoeGraph
+    whole_rope = True
 
     def load_hparams(self, k: Keys, release: Release) -> Qwen3MoeHParams:
         """``load_arch_hparams``."""
