@@ -136,8 +136,12 @@ def make_gpu(
         shares = integrated if integrated is not None else card is not None and card.integrated
         return Gpu(name, total, left, capability, integrated=shares, sms=card.sms if card is not None else 0)
     if card is None:
+        from memplan.backends.known import maker_of
+
         hint = _near(name) or "not a card that memplan knows:"
-        raise RigError(f"{hint} give its figures: NAME:TOTAL_MIB:FREE_MIB:COMPUTE_CAPABILITY")
+        if maker_of(name) in ("", "NVIDIA"):
+            raise RigError(f"{hint} give its figures: NAME:TOTAL_MIB:FREE_MIB:COMPUTE_CAPABILITY")
+        raise RigError(f"{hint} give its memory and a backend: NAME:TOTAL_MIB::Vulkan")
     gpu = card.gpu(total, free)
     if total is None:
         gpu = replace(gpu, assumed=size_assumed(name, round(card.total_mib / 1024), card.other_sizes))

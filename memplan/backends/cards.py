@@ -1,7 +1,8 @@
 """Well-known NVIDIA cards: memory as CUDA reports it, compute capability, and the names people use for them.
 
-``reported`` cards carry a total that llama.cpp printed on such a card ("VRAM: 24210 MiB"), to within 1 MiB. The others
-are derived: from nvidia-smi's totals or the nominal size, either of which can exceed CUDA's figure by some hundred MiB.
+``reported`` cards carry a total that llama.cpp printed on such a card ("VRAM: 24210 MiB"), to within 1 MiB, or PyTorch,
+which asks CUDA the same (``get_device_properties``). The others are derived: from a card of the same memory, from
+nvidia-smi's totals or from the nominal size; the last two can exceed CUDA's figure by some hundred MiB.
 A card's total also varies by some hundred MiB with driver, operating system and ECC, so for an exact answer give the
 figures of ``llama-server --list-devices``.
 """
@@ -159,18 +160,18 @@ CARDS: tuple[Card, ...] = (
     Card(
         "RTX PRO 4000", "NVIDIA RTX PRO 4000 Blackwell", 24467, _BLACKWELL, 70, 672, False, ("RTX PRO 4000 Blackwell",)
     ),
-    Card("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation", 49140, _ADA, 142, 960, False),
+    Card("RTX 6000 Ada", "NVIDIA RTX 6000 Ada Generation", 48622, _ADA, 142, 960, True),
     Card("RTX 5000 Ada", "NVIDIA RTX 5000 Ada Generation", 32760, _ADA, 100, 576, False),
     Card("RTX 4000 Ada", "NVIDIA RTX 4000 Ada Generation", 20475, _ADA, 48, 360, False),
-    Card("A6000", "NVIDIA RTX A6000", 48670, _AMPERE, 84, 768, False, ("RTX A6000",)),
+    Card("A6000", "NVIDIA RTX A6000", 48676, _AMPERE, 84, 768, True, ("RTX A6000",)),
     Card("A5000", "NVIDIA RTX A5000", 24564, _AMPERE, 64, 768, False, ("RTX A5000",)),
-    Card("RTX 8000", "Quadro RTX 8000", 49152, _TURING, 72, 672, False),
-    _nvidia("A40", 46068, _AMPERE, 84, 696, False),
-    _nvidia("A10", 23028, _AMPERE, 72, 600, False),
-    _nvidia("A10G", 23028, _AMPERE, 80, 600, False),
+    Card("RTX 8000", "Quadro RTX 8000", 48601, _TURING, 72, 672, True),
+    _nvidia("A40", 45416, _AMPERE, 84, 696, True),
+    _nvidia("A10", 22587, _AMPERE, 72, 600, False),
+    _nvidia("A10G", 22587, _AMPERE, 80, 600, True),
     _nvidia("L4", 23034, _ADA, 58, 300, False),
-    _nvidia("L20", 46068, _ADA, 92, 864, False),
-    _nvidia("L40", 46068, _ADA, 142, 864, False),
+    _nvidia("L20", 45467, _ADA, 92, 864, False),
+    _nvidia("L40", 45467, _ADA, 142, 864, False),
     _nvidia("L40S", 45467, _ADA, 142, 864, True),
     Card(
         "A100 80GB",
@@ -178,8 +179,8 @@ CARDS: tuple[Card, ...] = (
         81920,
         _AMPERE_DC,
         108,
-        2039,
-        False,
+        1935,
+        True,
         ("A100", "A100 80GB PCIe", "A100-PCIE-80GB"),
     ),
     Card(
@@ -193,12 +194,13 @@ CARDS: tuple[Card, ...] = (
         132,
         3350,
         True,
-        ("H100 80GB", "H100 SXM", "H100 PCIe", "H100 SXM5"),
+        ("H100 80GB", "H100 SXM", "H100 SXM5"),
     ),
-    _nvidia("H20", 97871, _HOPPER, 78, 4000, False),
-    Card("GH200", "NVIDIA GH200 480GB", 97871, _HOPPER, 132, 4000, False, ("GH200 96GB",)),
-    _nvidia("H200", 143771, _HOPPER, 132, 4800, False, "H200 SXM", "H200 141GB"),
-    _nvidia("B200", 183359, _BLACKWELL_DC, 148, 8000, False),
+    _nvidia("H100 PCIe", 81008, _HOPPER, 114, 2000, True),
+    _nvidia("H20", 97285, _HOPPER, 78, 4000, True),
+    Card("GH200", "NVIDIA GH200 480GB", 97285, _HOPPER, 132, 4000, False, ("GH200 96GB",)),
+    _nvidia("H200", 143156, _HOPPER, 132, 4800, True, "H200 SXM", "H200 141GB"),
+    _nvidia("B200", 182642, _BLACKWELL_DC, 148, 8000, True),
     _nvidia("B300", 275040, (10, 3), 148, 8000, False, "B300 SXM6"),
     Card("GB10", "NVIDIA GB10", 122572, (12, 1), 48, 273, False, ("DGX Spark",), integrated=True),
     Card(

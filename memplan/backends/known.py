@@ -40,7 +40,7 @@ class KnownCard:
 def known_cards() -> tuple[KnownCard, ...]:
     """All of them, by maker."""
     cards = [KnownCard(c.name, "NVIDIA", CUDA, c.total_mib, c.bandwidth, c.sms, c.compute_capability) for c in CARDS]
-    others = [KnownCard(n, _maker(c.description), c.backend, c.total_mib, c.bandwidth) for n, c in named_cards()]
+    others = [KnownCard(n, maker_of(c.description), c.backend, c.total_mib, c.bandwidth) for n, c in named_cards()]
     order = list(_MAKERS)
     return (*cards, *sorted(others, key=lambda card: order.index(card.maker)))
 
@@ -53,7 +53,7 @@ def near_names(name: str) -> list[str]:
     from difflib import get_close_matches
 
     index: dict[str, str] = {}
-    wanted, maker = _key(name), _maker(name)
+    wanted, maker = _key(name), maker_of(name)
     for card in known_cards():
         if maker not in ("", card.maker):
             continue
@@ -76,7 +76,7 @@ def _family(key: str) -> str:
     return found[0] if found else ""
 
 
-def _maker(name: str) -> str:
+def maker_of(name: str) -> str:
     """Who makes a card of this name; empty when it does not tell."""
     words = name.lower()
     return next((maker for maker, pattern in _MAKERS.items() if pattern.search(words)), "")

@@ -106,6 +106,6 @@ def driver_notes(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     if sum(gpu.backend == CUDA for gpu in gpus) > MAX_PEERS + 1:
         notes.append(
             f"on some machines a GPU has at most {MAX_PEERS} peers: then more of them in one process cannot copy to one"
-            " another directly (GGML_CUDA_P2P)"
+            " another directly (GGML_CUDA_P2P); a process drives at most 16 GPUs"
         )
     return tuple(notes)

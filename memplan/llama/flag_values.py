@@ -109,7 +109,10 @@ def n_gpu_layers(flag: str, text: str) -> int:
 def split_mode(flag: str, text: str) -> str:
     """none, layer or row."""
     if text == "tensor":
-        raise FlagError(f"{flag} tensor: tensor parallelism is not modelled; use layer, row or none")
+        raise FlagError(
+            f"{flag} tensor: tensor parallelism, which llama.cpp has since April 2026 (pull request 19378), is not"
+            " modelled; use layer, row or none"
+        )
     if text == "graph":
         raise FlagError(f"{flag} graph: of ik_llama.cpp, not of llama.cpp; use layer, row or none")
     return choice(flag, text, ("none", "layer", "row"))

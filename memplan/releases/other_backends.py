@@ -137,7 +137,7 @@ SINCE: tuple[tuple[int, Mapping[str, Any]], ...] = (
     (10223, {"vulkan_order": VulkanOrder.SQRT_SOFTPLUS}),
     (10235, {"metal_hyper_connections": True, "metal_adds_halves": True}),
     (10240, {"metal_indexer": True}),
-    (10361, {"sycl_fused": True}),
+    (10355, {"sycl_fused": True}),
     (10549, {"metal_attention_f16_copies": True}),
     (10662, {"vulkan_indexer": True, "rpc_events": True}),
     (10705, {"rpc_asks": MAY_EXPAND}),

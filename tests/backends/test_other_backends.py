@@ -206,10 +206,11 @@ def test_rocm_sorts_no_long_rows_for_it_has_no_cub() -> None:
     assert sorts("RTX 3090", "b10361", 1025) == [True, True]
 
 
-def test_sycl_has_fused_ops_since_b10361() -> None:
+def test_sycl_has_fused_ops_since_b10306() -> None:
     arc = ["Arc B580:200000::SYCL"]
     assert "Lightning Indexer" in asked(arc, release="b10068").disabled
-    assert not asked(arc, release="b10361").disabled
+    assert "Lightning Indexer" in asked(arc, release="b10289").disabled
+    assert not asked(arc, release="b10355").disabled
 
 
 def test_more_gpus_than_have_peers_are_noted() -> None:
