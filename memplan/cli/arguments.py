@@ -10,6 +10,7 @@ from typing import Final
 
 from memplan.cli.known_options import OUTPUT, SWITCHES, VALUES, command_options
 from memplan.errors import FlagError, shown
+from memplan.llama.command_file import open_line
 from memplan.llama.command_line import read_line
 from memplan.llama.flag_table import SECRET
 from memplan.llama.flag_words import arity, normalized, unknown_flag
@@ -79,7 +80,7 @@ def parse_arguments(
     models.
     """
     all_values, all_switches = (*VALUES, *values), (*SWITCHES, *switches)
-    line = read_line(argv, all_values)
+    line = read_line(argv, all_values, open_line)
     words = list(line.words)
     given: dict[str, list[str]] = {}
     flags: list[str] = []
@@ -128,9 +129,10 @@ def parse_arguments(
         )
     llama = given.get("--llama", ["latest"])[-1]
     of_environment, notes = _environment({**environ, **line.environment}, llama)
+    flags, model = _with_preset([*of_environment, *flags], models[0] if models else "")
     return Arguments(
-        model=models[0] if models else "",
-        flags=(*of_environment, *flags),
+        model=model,
+        flags=tuple(flags),
         gpus=tuple(given.get("--gpu", ())),
         rig=given.get("--rig", [None])[-1],
         host_mib=given.get("--host-mib", [None])[-1],
@@ -153,6 +155,15 @@ def parse_arguments(
         environment=line.environment,
         notes=tuple(notes),
     )
+
+
+def _with_preset(flags: list[str], model: str) -> tuple[list[str], str]:
+    """The same where ``--models-preset`` is given, with what its section says. Raises FlagError."""
+    if not any(word.replace("_", "-").startswith("--models-preset") for word in flags):
+        return flags, model
+    from memplan.llama.preset_file import with_preset
+
+    return with_preset(flags, model)
 
 
 def _environment(variables: Mapping[str, str], llama: str) -> tuple[list[str], list[str]]:

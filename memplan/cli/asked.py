@@ -104,9 +104,16 @@ def about_machine(machine: Detected | None) -> tuple[tuple[str, ...], tuple[str,
     return (f"for this machine's GPUs, from {machine.source}", *machine.notes), (machine.inexact,)
 
 
+def stands_in(arguments: Arguments, flags: Flags) -> bool:
+    """Whether MODEL is for the file that a pasted line names, which is not here."""
+    return arguments.pasted and arguments.model not in ("", flags.model) and not os.path.exists(flags.model or os.sep)
+
+
 def model_of(arguments: Arguments, flags: Flags) -> str:
     """The one model that is named, as MODEL or by ``-m``. Raises FlagError when none is, or two are."""
     if arguments.model and flags.model and arguments.model != flags.model:
+        if stands_in(arguments, flags):
+            return arguments.model
         raise FlagError(
             f"more than one model: {shown(arguments.model)} and {shown(flags.model)} of the flags; give only one"
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memplan.cli import terminal
 from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.asked import about_machine, loads_of, model_of, rig_in, rig_of
+from memplan.cli.asked import about_machine, loads_of, model_of, rig_in, rig_of, stands_in
 from memplan.errors import FlagError, shown
 from memplan.llama.context import Path, Paths
 from memplan.llama.environment import UNMODELLED
@@ -104,6 +104,8 @@ def read_question(arguments: Arguments) -> Question:
     loads = loads_of(arguments, model, flags)
     filled = None if arguments.filled is None else whole("--filled", arguments.filled, 0)
     reserve = read_reserve(arguments, rig)
+    if stands_in(arguments, flags):
+        seen.append(f"{shown(model)} is taken for {shown(flags.model)}, which is not here")
     notes = (*arguments.notes, *seen, *notes)
     inexact = (*inexact, *(f"{name} is not modelled" for name in UNMODELLED if name in arguments.environment))
     question = Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)

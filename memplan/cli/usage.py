@@ -12,7 +12,10 @@ Usage: memplan estimate MODEL [llama-server's flags] [options]
   address (https://..., hf:OWNER/REPO/FILE.gguf, hf:OWNER/REPO:QUANT, and the
   same with modelscope:), of which only the header is read, or a built-in name
   (see memplan models). A whole llama-server command line can be pasted in its
-  place: memplan estimate llama-server -m FILE -c 131072 ...
+  place: memplan estimate llama-server -m FILE -c 131072 ..., with what stands
+  before it (variables, sudo, docker run IMAGE), or be read from a file: a
+  script (.sh, .bat, .ps1), a systemd unit, a compose file, an INI preset;
+  FILE#NAME says which of several services or sections
 
 Options:
   --gpu SPEC         a GPU, in device order; may be repeated.
@@ -74,6 +77,8 @@ llama-server's flags that decide memory (others are accepted; see its own help):
   --spec-type, --spec-draft-n-max, -md FILE, -ngld, -devd, -otd, -cmoed, -ncmoed
   -ctkd, -ctvd                   what drafts: an MTP block, or another model
   --mmproj FILE, --no-mmproj-offload, -mmdev
+  --models-preset FILE#SECTION   what a section of a preset says
+  LLAMA_ARG_* are read from the environment, as llama-server reads them
 
 Examples:
   memplan estimate deepseek-v4-flash --gpu "2*RTX 3090" -c 65536 -np 1 -cmoe

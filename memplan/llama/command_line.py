@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from memplan.errors import FlagError, shown
@@ -199,12 +200,22 @@ def _starts(words: Sequence[str]) -> bool:
     return _base(words[0]) in (*_STARTERS, *_CONTAINERS) or bool(program_app(words[0], words[1:]))
 
 
+def _outside(word: str, volumes: Mapping[str, str]) -> str:
+    """What a file in a container is called outside, where that is known and it is there."""
+    for inside, outside in volumes.items():
+        file = f"{outside.rstrip('/')}/{word.removeprefix(inside).lstrip('/')}"
+        if word.startswith(f"{inside.rstrip('/')}/") and os.path.exists(file):
+            return file
+    return word
+
+
 def _container(words: Sequence[str]) -> CommandLine | None:
     """The line of ``docker run [OPTIONS] IMAGE [COMMAND]``, or of ``docker exec``; None for other commands."""
     if "run" not in words[:2]:
         return _started(["exec", *words[1:]]) if words[:1] == ["exec"] else None
     left = list(words[words.index("run") + 1 :])
     environment: dict[str, str] = {}
+    volumes: dict[str, str] = {}
     entrypoint, gpus = "", ""
     while left and left[0].startswith("-"):
         option, equals, value = left.pop(0).partition("=")
@@ -213,21 +224,31 @@ def _container(words: Sequence[str]) -> CommandLine | None:
         if option in ("-e", "--env") and "=" in value:
             variable, _, text = value.partition("=")
             environment[variable] = text
+        elif option in ("-v", "--volume") and ":" in value:
+            outside, inside = value.split(":")[:2]
+            volumes[inside] = outside
         elif option == "--entrypoint":
             entrypoint = value
         elif option == "--gpus":
             gpus = value
-    return container_line(left[0], entrypoint, left[1:], environment, gpus) if left else None
+    return container_line(left[0], entrypoint, left[1:], environment, gpus, volumes) if left else None
 
 
 def container_line(
-    image: str, entrypoint: str, words: Sequence[str], environment: Mapping[str, str], gpus: str = ""
+    image: str,
+    entrypoint: str,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    gpus: str = "",
+    volumes: Mapping[str, str] = MappingProxyType({}),
 ) -> CommandLine | None:
     """The line that a container of ``image`` runs; None for an image that is not llama.cpp's.
 
     Its images start llama-server, those of the tag ``light`` llama-cli, and ``full`` what the first word says
-    (.devops/*.Dockerfile and tools.sh, v0.5.0).  ``gpus``: as ``--gpus`` of docker takes it.
+    (.devops/*.Dockerfile and tools.sh, v0.5.0).  ``gpus``: as ``--gpus`` of docker takes it.  ``volumes``: folders in
+    the container, and which they are outside: files that are there are named so.
     """
+    words = [_outside(word, volumes) for word in words]
     devices = re.search(r"device=(\d+(?:,\d+)*)", gpus)
     seen = sorted(map(int, devices[1].split(","))) if devices else range(int(gpus)) if gpus.isdigit() else None
     if seen is not None:  # a container counts its GPUs anew, in the machine's order

@@ -50,6 +50,11 @@ _UNTIL_10909: Final = ("MLOCK", "MMAP", "DIO")
 """Variables that builds before 10909 read."""
 
 
+def flag_of(variable: str) -> str:
+    """The flag that a variable stands for; empty for one that decides no memory, or is none of llama-server's."""
+    return _VARIABLES.get(variable.removeprefix(PREFIX), "") if variable.startswith(PREFIX) else ""
+
+
 def environment_flags(environment: Mapping[str, str], build: int) -> tuple[list[str], list[str]]:
     """The words that the variables stand for to a build, in the order in which it reads them, and what to say of it.
 

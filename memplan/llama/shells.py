@@ -38,7 +38,7 @@ class Shell:
 
 SH: Final = Shell(
     "\\", "\"'", "'", ";&|<>",
-    re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=](?P<default>[^{}]*))?\})"),
+    re.compile(r"\$(?:(\w+)|\{(\w+)(?::?(?:[-=](?P<default>[^{}]*)|\?[^{}]*))?\})"),
     re.compile(r"(export\s+|declare\s+-x\s+|set\s+-gx\s+)?(\w+)="),
     "#",
 )  # fmt: skip
@@ -58,6 +58,9 @@ _COMPUTED: Final = re.compile(r"\$\(\(([^()]*)\)\)|\$\([^()]*(?:\([^()]*\)[^()]*
 
 _ARRAY: Final = re.compile(r"(\w+)\+?=\(")
 _ARRAY_USED: Final = re.compile(r'("?)\$\{(\w+)\[[@*]\]\}\1')
+_PASSED_ON: Final = re.compile(r'"?(?:\$[@*]|\$args\b|@args\b|%\*)"?(?=\s|\Z)')
+"""What a script itself is given."""
+
 _REDIRECTION: Final = re.compile(r"\d?(?:&>>?|>>?|<{1,3})(&\d|&-)?")
 
 
@@ -122,7 +125,7 @@ class _Reader:
             rest = re.compile(r"[^\n&]*").match(self.text, self.at)
             value = rest[0].strip().removesuffix('"') if rest else ""
             self.at += len(rest[0]) if rest else 0
-            self._set([(setting[2], self.shell.variable.sub(lambda name: self._value(name), value))], True)
+            self._set([(setting[2], filled_in(value, CMD, self.variables))], True)
             return
         words = self._words()
         if self.shell is SH and (len(words) > 1 or self.text[setting.end() : setting.end() + 1].isspace()):
@@ -165,7 +168,9 @@ class _Reader:
         while self._blanks(end) < len(self.text):
             c = self.text[self.at]
             redirection = _REDIRECTION.match(self.text, self.at) if ">" in self.shell.ends else None
-            if redirection:
+            if passed_on := _PASSED_ON.match(self.text, self.at):
+                self.at = passed_on.end()
+            elif redirection:
                 self.at = redirection.end()
                 if not redirection[1] and self._blanks() < len(self.text):
                     self._word(end)
@@ -239,14 +244,20 @@ class _Reader:
         if found is None:
             return None
         self.at = found.end()
-        return self._value(found)
+        return _value(found, self.shell, self.variables)
 
-    def _value(self, found: re.Match[str]) -> str:
-        """What the variable that was found stands for."""
-        name, default = next(group for group in found.groups() if group), found.groupdict().get("default")
-        folds = self.shell in (CMD, POWERSHELL)
-        values = {key.lower(): value for key, value in self.variables.items()} if folds else self.variables
-        return values.get(name.lower() if folds else name) or (found[0] if default is None else default)
+
+def filled_in(text: str, shell: Shell, variables: Mapping[str, str]) -> str:
+    """A text with the values of its variables, whatever is in quotes."""
+    return shell.variable.sub(lambda found: _value(found, shell, variables), text)
+
+
+def _value(found: re.Match[str], shell: Shell, variables: Mapping[str, str]) -> str:
+    """What a variable stands for; as it is written where nobody sets it."""
+    name, default = next(group for group in found.groups() if group), found.groupdict().get("default")
+    folds = shell in (CMD, POWERSHELL)
+    values = {key.lower(): value for key, value in variables.items()} if folds else variables
+    return values.get(name.lower() if folds else name) or (found[0] if default is None else default)
 
 
 def _computed(text: str | None) -> str:
