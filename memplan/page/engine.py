@@ -14,7 +14,16 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from memplan.errors import MemplanError, RigError
+from memplan.errors import (
+    HeaderError,
+    MemplanError,
+    ModelError,
+    RigError,
+    ShardError,
+    SourceError,
+    UnknownModel,
+    UnknownRelease,
+)
 from memplan.gguf.header import Header
 from memplan.question import Question
 
@@ -24,13 +33,21 @@ LEAST_CONTEXT: Final = 4096
 TENSORS: Final = 12
 """Lines of tensors that are shown of each compute buffer."""
 
+_ABOUT: Final[Mapping[str, tuple[type[MemplanError], ...]]] = {
+    "model": (SourceError, HeaderError, ShardError, ModelError, UnknownModel),
+    "cards": (RigError,),
+    "release": (UnknownRelease,),
+}
+"""The part of the form that an error is about; of a flag's, the flag itself tells."""
+
 
 def answer(kind: str, text: str) -> str:
-    """The answer of one ``kind`` to the question in ``text``; where there is none, an object with ``error`` alone."""
+    """The answer of one ``kind`` to the question in ``text``; or an ``error``, its type, and what it is ``about``."""
     try:
         return json.dumps(_KINDS[kind](json.loads(text)))
     except MemplanError as error:
-        return json.dumps({"error": str(error), "type": type(error).__name__})
+        about = next((part for part, kinds in _ABOUT.items() if isinstance(error, kinds)), "")
+        return json.dumps({"error": str(error), "type": type(error).__name__, "about": about})
 
 
 def catalogue(_: Mapping[str, Any]) -> dict[str, Any]:

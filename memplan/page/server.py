@@ -18,7 +18,6 @@ _TYPES: Final = {
     ".json": "application/json",
     ".wasm": "application/wasm",
     ".zip": "application/zip",
-    ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
 

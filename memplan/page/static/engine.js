@@ -46,16 +46,20 @@ class Lane {
   }
 }
 
+/** Milliseconds that a search may go on once something else is asked; then it is ended, and Python starts anew. */
+const OVERDUE = 1500;
+
 export class Engine {
-  constructor({ onStarted, onFailed }) {
+  constructor({ onStarted, onFailed, onIdle }) {
     this.quick = new Lane(() => {
       // the other one starts when this one needs the processor no more
       this.slow ??= this.startSlow(onFailed);
       onStarted();
     }, onFailed);
+    this.onIdle = onIdle;
     this.mounted = 0;
     this.next = null;
-    this.asking = false;
+    this.searching = false;
   }
 
   startSlow(onFailed) {
@@ -76,33 +80,35 @@ export class Engine {
     return this.quick.ask(kind, question);
   }
 
-  /** The answers to `jobs`, each given to `onAnswer(kind, answer)`; a later call takes the place of what still waits. */
-  async search(jobs, question, onAnswer, onKind) {
-    this.next = { jobs: [...jobs], question, onAnswer, onKind };
-    if (this.asking) {
-      // what takes long is not waited for by who asks something else
-      if (performance.now() - this.since > 1500) this.slow.stop();
+  /** Ask `jobs` one after the other, each announced and answered; a later call takes the place of what still waits. */
+  async search(jobs, question, onKind, onAnswer) {
+    this.next = { jobs: [...jobs], question };
+    if (this.searching) {
+      this.overdue ??= setTimeout(() => this.slow.stop(), OVERDUE - (performance.now() - this.since));
       return;
     }
-    this.asking = true;
-    while (this.next) {
+    this.searching = true;
+    for (let kind; (kind = this.next?.jobs.shift()); ) {
       const mine = this.next;
-      const kind = mine.jobs.shift();
-      if (!kind) {
-        this.next = null;
-        break;
-      }
-      mine.onKind(kind);
+      onKind(kind);
       this.since = performance.now();
       const answer = await this.slow.ask(kind, mine.question);
-      if (this.next === mine) mine.onAnswer(kind, answer);
+      clearTimeout(this.overdue);
+      this.overdue = undefined;
+      if (this.next === mine && answer) onAnswer(kind, answer);
     }
-    this.asking = false;
+    this.searching = false;
+    this.onIdle();
   }
 
-  /** Stop the search that runs, and those that wait. */
-  stop() {
+  /** Show nothing of the search that runs, and begin none of those that wait. */
+  drop() {
     this.next = null;
-    this.slow.stop();
+  }
+
+  /** The same, and end the search that runs. */
+  stop() {
+    this.drop();
+    if (this.searching) this.slow.stop();
   }
 }

@@ -196,18 +196,16 @@ export function fillRecipes(wanted) {
 // --- what is wrong, beside its field ---
 
 const OWNERS = [
-  [/--gpu|card|GPUs?\b/, "cards"], [/--host-mib/, "host"], [/--llama|release/i, "release"],
   ...FLAGS.map(([id, flag]) => [new RegExp(`(^|\\s)${flag}(\\s|:|,|$)`), id]),
   [/-md\b|--spec-type|draft/, "drafter"],
 ];
-const TYPES = { RigError: "cards", UnknownRelease: "release", UnknownModel: "model" };
 
-/** Say `text` beside the field that it is about, or below the verdict's place when there is none: null. */
-export function complain(text, type = "") {
+/** Say `text` beside the field that it is about, which is returned; null when there is none. */
+export function complain(text, about = "") {
   for (const shown of document.querySelectorAll(".error")) shown.textContent = "";
   for (const field of document.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
   if (!text) return null;
-  let id = TYPES[type] ?? OWNERS.find(([pattern]) => pattern.test(text))?.[1];
+  let id = about === "cards" && /^--host-mib/.test(text) ? "host" : about || OWNERS.find(([pattern]) => pattern.test(text))?.[1];
   if (id === "model" && source() !== "builtin") id = source();
   if (!id && $("more").value.trim()) id = "more";
   const place = id && $(`${id}-error`);

@@ -11,10 +11,17 @@ import { planBody, whyBody } from "./reports.js";
 const $ = (id) => document.getElementById(id);
 
 const files = { file: null, address: null, draft: null };
-let shown = { estimate: null, chart: null };
-let wanted = 0;
+const shown = { estimate: null, chart: null, plan: null, fit: null };
 
-const engine = new Engine({ onStarted: begin, onFailed: fail });
+const engine = new Engine({ onStarted: begin, onFailed: fail, onIdle: idle });
+
+/** What is under way: typing, a line, an estimate, a search. Who looks on sees whether there is any. */
+const underWay = new Set();
+function working(what, yes) {
+  if (yes) underWay.add(what);
+  else underWay.delete(what);
+  document.body.dataset.asking = [...underWay].join(" ");
+}
 
 function fail(said) {
   verdict("refused", `✗ Python does not start in this browser: ${said}`);
@@ -40,71 +47,69 @@ const nameOf = (path) => Object.values(files).find((given) => given?.path === pa
 
 function changed() {
   if (!begun) return;
-  const asked = form.question(files);
+  clearTimeout(typing);
+  working("typing", false);
+  const question = form.question(files);
   history.replaceState(null, "", form.toLink(files.file?.name));
-  const lines = form.commandLines(asked, nameOf);
+  const lines = form.commandLines(question, nameOf);
   $("server-line").textContent = lines.server;
   $("memplan-line").textContent = lines.memplan;
   $("draft-field").hidden = $("drafter").value !== "model";
-  slide("context", Math.log2(Number(asked.flags[asked.flags.indexOf("-c") + 1]) || 1));
+  slide("context", Math.log2(Number(question.flags[question.flags.indexOf("-c") + 1]) || 1));
   slide("experts", Number($("experts").value) || 0);
-  if (!asked.model) {
+  if (!question.model) {
     verdict("", form.source() === "file" ? "Choose a GGUF file, or drop it on this page." : "Give an address, and read it.");
     return;
   }
-  ask(asked);
+  ask(question);
 }
 
 function slide(id, value) {
   if (document.activeElement !== $(`${id}-slider`)) $(`${id}-slider`).value = value;
 }
 
-let running = false;
 let latest = null;
+let asked = 0;
 
 /** Estimates, one at a time; of what was asked meanwhile only the last. */
-async function ask(asked) {
-  latest = asked;
-  wanted += 1;
+async function ask(question) {
+  latest = question;
+  asked += 1;
   $("answer").classList.add("stale");
   $("answer").setAttribute("aria-busy", "true");
-  if (running) return;
-  running = true;
+  clearTimeout(soon);
+  soon = 0;
+  engine.drop();
+  if (underWay.has("estimate")) return;
+  working("estimate", true);
   while (latest) {
-    const question = latest;
+    const mine = latest;
     latest = null;
-    const started = performance.now();
-    const answer = await engine.ask("estimate", question);
+    const answer = await engine.ask("estimate", mine);
     if (latest) continue;
     showEstimate(answer);
-    $("answer").dataset.took = Math.round(performance.now() - started);
-    if (!answer.error) searchSoon(question, answer);
-    else cancelSearch();
+    searchSoon(mine, answer);
   }
-  running = false;
-  $("answer").dataset.answered = wanted;
+  working("estimate", false);
 }
 
 let soon = 0;
 
 /** The slower answers, once the form has been still for a moment. */
 function searchSoon(question, answer) {
-  clearTimeout(soon);
+  const starts = !answer.error && answer.refused === null;
   const jobs = [];
-  const started = answer.refused === null;
-  if (started && answer.graph.nodes[0]) {
+  if (starts && answer.graph.nodes[0]) {
     jobs.push("largest", "chart");
     if ($("why").open) jobs.push("why");
   }
-  if (started && question.gpus.length && ($("plan").open || !answer.fits)) jobs.push("plan", "fit");
-  if (!started || !jobs.includes("chart")) clearSearched();
-  soon = setTimeout(() => engine.search(jobs, question, showSearched, showBusy), 120);
-}
-
-function cancelSearch() {
-  clearTimeout(soon);
-  engine.search([], null, showSearched, showBusy);
-  clearSearched();
+  if (starts && question.gpus.length && ($("plan").open || !answer.fits)) jobs.push("plan", "fit");
+  if (!jobs.includes("chart")) clearSearched();
+  working("search", true);
+  soon = setTimeout(() => {
+    soon = 0;
+    engine.search(jobs, question, showBusy, showSearched);
+  }, 120);
 }
 
 // --- showing ---
@@ -123,7 +128,7 @@ function showEstimate(answer) {
   $("answer").classList.remove("stale");
   $("answer").setAttribute("aria-busy", "false");
   if (answer.error) {
-    const id = form.complain(answer.error, answer.type);
+    const id = form.complain(answer.error, answer.about);
     verdict("refused", id ? `Look at the form: ${answer.error}` : answer.error);
     shown.estimate = null;
     $("bars").replaceChildren();
@@ -176,45 +181,45 @@ const BUSY = {
   largest: "Looking for the largest context …", chart: "Drawing context against memory …", why: "Packing the whole graph, tensor by tensor …",
   plan: "Looking for a placement that fits …", fit: "Looking for margins for --fit …",
 };
-let stopTimer = 0;
+let stoppable = 0;
 
 function showBusy(kind) {
-  $("busy").classList.add("running");
+  if ($("busy").dataset.state !== "running") stoppable = setTimeout(() => ($("stop").hidden = false), 1000);
+  $("busy").dataset.state = "running";
   $("busy-text").textContent = BUSY[kind];
-  clearTimeout(stopTimer);
-  if ($("stop").hidden) stopTimer = setTimeout(() => ($("stop").hidden = false), 1000);
 }
 
-function idle(said = "") {
-  clearTimeout(stopTimer);
-  $("busy").classList.remove("running");
-  $("busy-text").textContent = said;
+function idle() {
+  clearTimeout(stoppable);
   $("stop").hidden = true;
+  if (!soon) working("search", false);
+  if ($("busy").dataset.state !== "running") return;
+  $("busy").dataset.state = "";
+  $("busy-text").textContent = "";
 }
-
-const plans = {};
 
 function showSearched(kind, answer) {
-  idle();
-  if (!answer) return;
   if (kind === "largest") showLargest(answer);
   if (kind === "chart") {
     shown.chart = answer.error ? null : answer;
     drawChart();
   }
-  if (kind === "why") $("why-body").replaceChildren(...whyBody(answer));
+  if (kind === "why") {
+    $("why").dataset.of = asked;
+    $("why-body").replaceChildren(...whyBody(answer));
+  }
   if (kind === "plan" || kind === "fit") {
-    plans[kind] = answer;
-    if (kind === "plan") plans.fit = null;
-    $("plan-body").replaceChildren(...planBody(plans.plan, plans.fit, useFlags));
-    if (shown.estimate && !shown.estimate.fits) $("plan").open = true;
+    if (kind === "plan") shown.fit = null;
+    shown[kind] = answer;
+    $("plan").dataset.of = asked;
+    $("plan-body").replaceChildren(...planBody(shown.plan, shown.fit, useFlags));
+    if (!shown.estimate.fits) $("plan").open = true;
   }
 }
 
 function clearSearched() {
   shown.chart = null;
-  $("largest").textContent = "";
-  drawChart();
+  for (const id of ["largest", "chart", "why-body", "plan-body"]) $(id).replaceChildren();
 }
 
 function showLargest(answer) {
@@ -250,8 +255,9 @@ $("question").addEventListener("input", ({ target }) => {
   if (target.id === "model") form.fillRecipes();
   if (target.name === "source") form.setSource(target.value);
   if (["paste", "address", "file", "draft-file"].includes(target.id)) return;
+  working("typing", true);
   clearTimeout(typing);
-  typing = setTimeout(changed, target.type === "text" || target.type === "number" ? 60 : 0);
+  typing = setTimeout(changed, 50);
 });
 $("question").addEventListener("submit", (event) => event.preventDefault());
 $("add-card").addEventListener("click", () => form.addCard().querySelector(".name").focus());
@@ -267,7 +273,7 @@ function take(list, use) {
   try {
     files[use] = mountFiles(engine, list);
   } catch (error) {
-    form.complain(error.message, "SourceError");
+    form.complain(error.message, "model");
     return;
   }
   if (use === "file") {
@@ -316,7 +322,9 @@ $("paste").addEventListener("input", async () => {
   $("paste-error").textContent = "";
   $("paste-said").textContent = "";
   if (!text) return;
+  working("line", true);
   const read = await engine.ask("line", { text });
+  working("line", false);
   if (read.error) {
     $("paste-error").textContent = read.error;
     return;
@@ -350,9 +358,17 @@ $("paste").addEventListener("input", async () => {
 
 $("stop").addEventListener("click", () => {
   engine.stop();
-  idle("Stopped.");
+  $("busy").dataset.state = "stopped";
+  $("busy-text").textContent = "Stopped.";
 });
-for (const id of ["why", "plan"]) $(id).addEventListener("toggle", () => $(id).open && shown.estimate && changed());
+for (const id of ["why", "plan"]) {
+  $(id).addEventListener("toggle", () => {
+    if (!$(id).open) $(`${id}-body`).replaceChildren();
+    else if (shown.estimate && $(id).dataset.of !== String(asked)) changed();
+    else return;
+    delete $(id).dataset.of;
+  });
+}
 
 function said(words) {
   $("copied").textContent = words;

@@ -30,8 +30,11 @@ onmessage = async ({ data }) => {
     return;
   }
   try {
-    postMessage({ id: data.id, answer: JSON.parse(answer(data.kind, JSON.stringify(data.question))) });
+    // files are called as the user calls them
+    const said = answer(data.kind, JSON.stringify(data.question)).replaceAll(/\/models\/\d+\//g, "");
+    postMessage({ id: data.id, answer: JSON.parse(said) });
   } catch (fault) {
-    postMessage({ id: data.id, answer: { error: `a fault in memplan itself: ${fault.message.trim().split("\n").pop()}`, type: "Fault" } });
+    const last = fault.message.trim().split("\n").pop();
+    postMessage({ id: data.id, answer: { error: `a fault in memplan itself: ${last}`, type: "Fault", about: "" } });
   }
 };
