@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from memplan.backends.devices import CUDA, Rig
+from memplan.backends.devices import CUDA, VULKAN, Rig
 from memplan.backends.make import approximate, driver_notes
 from memplan.drafting import DraftContext, Drafter, find_drafter, make_draft
 from memplan.errors import ModelError
@@ -24,6 +24,7 @@ from memplan.gguf.header import Header
 from memplan.llama import checks
 from memplan.llama.context import AS_RELEASED, Context, ContextParams, GivenOut, Paths, Reservation
 from memplan.llama.flags import Flags, check_devices
+from memplan.llama.host_memory import REPACKED, held_while_loading, maps_file
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CELL_PADDING, CacheBuilder
 from memplan.llama.override_use import WeightUse, weight_use
@@ -34,11 +35,11 @@ from memplan.llama.server_memory import server_memory
 from memplan.llama.servers import server_notes, server_reasons
 from memplan.loaded import Made, Model, load, make_context
 from memplan.models.paths import check_paths, path_notes
-from memplan.notes import AS_PLACED, mib, settings_notes
+from memplan.notes import AS_PLACED, mib, pinned_note, settings_notes
 from memplan.projector import with_projector
 from memplan.question import Question
 from memplan.releases import Release
-from memplan.result import Draft, Estimate, buffer_uses, device_uses, host_use
+from memplan.result import BufferUse, Draft, Estimate, HostUse, buffer_uses, device_uses, host_use
 from memplan.workshop import PlacedBuffers, Workshop, workshop
 
 
@@ -110,6 +111,7 @@ def answer(question: Question, plain: bool = False) -> Answer:
         result = with_projector(result, question.projector, flags, workshop_of(question).machine, release)
     notes = path_notes(model.arch, release, paths) + server_notes(flags, rig) + driver_notes(rig.gpus)
     notes += settings_notes(result, found.weight_use)
+    notes += _not_pinned(found, question)
     notes += () if result.refused else model.arch.notes(flags, release)
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
     keys = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)
@@ -146,6 +148,22 @@ def _elsewhere(where: str, then: Estimate) -> str:
         "the draft model's layers are placed by what is free before anything is loaded; by what is then left they go"
         f" {where}, and {left}: give -ts, or -devd"
     )
+
+
+def _not_pinned(found: Answer, question: Question) -> tuple[str, ...]:
+    """What of the host's compute buffer Vulkan's driver does not pin: a part that is larger than its largest buffer.
+
+    (ggml_backend_vk_host_buffer_type_alloc_buffer, ggml_vk_create_buffer, v0.5.0.)
+    """
+    first = next((gpu for gpu in question.rig.gpus if gpu.backend == VULKAN), None)
+    pinned = found.estimate.buffers.get("Vulkan_Host", BufferUse()).compute
+    if first is None or found.made is None or pinned <= (most := first.vulkan_limits.max_buffer):
+        return ()
+    context = found.made.context
+    context.sched.reserve_size(context.graphs.whole(context.params.prompt_batch, context.fused).graph)
+    host = [buft.name for buft in context.sched.bufts].index("Vulkan_Host")
+    part = max(chunk.max_size for chunk in context.sched.allocator.tallocs[host].chunks)
+    return (pinned_note(part, most),) if part > most else ()
 
 
 def model_of(question: Question) -> Model:
@@ -282,6 +300,8 @@ class _Work:
         on_gpu = dict(zip(self.rig.names, self.rig.buffer_names, strict=True))
         devices = tuple(replace(d, draft=draft.used({on_gpu[d.name]})) for d in found.devices)
         host = replace(found.host, draft=draft.used(buffers.keys() - set(self.rig.buffer_names)))
+        mapped = drafter.own and maps_file(drafter.flags, made.placement, self.release)
+        host = self._host(host, buffers, mapped)
         return replace(found, draft=draft, devices=devices, host=host)
 
     def _estimate(
@@ -298,6 +318,8 @@ class _Work:
         unknown: dict[str, int | None] = {device.name: None for device in placement.devices}
         taken = unknown if context is None else run_time(context, filled)
         buffers = buffer_uses(model, memory.context, compute)
+        mapped = maps_file(self.flags, placement, self.release)
+        loading = held_while_loading(self.model.tensors.tensors, self.flags, placement, mapped)
         return replace(
             self._blank(),
             n_ctx=params.n_ctx,
@@ -306,7 +328,7 @@ class _Work:
             n_ubatch=params.n_ubatch,
             buffers=buffers,
             devices=device_uses(buffers, self.rig, taken, self.question.reserves),
-            host=host_use(buffers, self.rig),
+            host=replace(self._host(host_use(buffers, self.rig), buffers, mapped), loading=loading),
             filled=filled,
             unmodelled=tuple([name for name, size in taken.items() if size is None]),
             nodes=reserved.nodes,
@@ -315,6 +337,14 @@ class _Work:
             disabled=reserved.disabled,
             pipeline_parallel=placement.pipeline_parallel,
         )
+
+    def _host(self, host: HostUse, buffers: Mapping[str, BufferUse], mapped: bool) -> HostUse:
+        """The host's share with what of these buffers, too, is pages of the file, or pinned; ``mapped``: of weights."""
+        names = buffers.keys() - set(self.rig.buffer_names)
+        pages = sum(buffers[name].model for name in names - {REPACKED}) if mapped else 0
+        pinned = [buffers[name] for name in names if name.endswith("_Host")]
+        asked = sum(use.context + use.compute + (0 if mapped else use.model) for use in pinned)
+        return replace(host, mapped=host.mapped + pages, pinned=host.pinned + asked)
 
     def _refusal(self, refusal: Refusal) -> Answer:
         return Answer(replace(self._blank(), refused=refusal), self.model)

@@ -22,7 +22,7 @@ def settings_notes(estimate: Estimate, use: WeightUse = AS_PLACED) -> tuple[str,
         return ()
     notes = [*use.idle, context_note(estimate), _slots(estimate), _pipeline(estimate)]
     notes += [_offload(estimate) if use.copied else "", _disabled(estimate), _main_gpu(estimate)]
-    notes += [_split(estimate), _fit(estimate), _mapped(estimate), _host(estimate), _unified(estimate)]
+    notes += [_split(estimate), _fit(estimate), _host(estimate), _unified(estimate)]
     return tuple(note for note in notes if note)
 
 
@@ -134,22 +134,15 @@ def _fit(estimate: Estimate) -> str:
     return "these are the settings as given; llama-server's --fit, on by default, would change what was not given"
 
 
-def _mapped(estimate: Estimate) -> str:
-    mapped = estimate.flags.load_mode in ("auto", "mmap", "mmap+mlock")
-    if not mapped or estimate.host.model < estimate.model.bytes // 10:
-        return ""
-    return "weights on the host are counted as read into memory (--load-mode none); mapped, they are pages of the file"
-
-
 def _host(estimate: Estimate) -> str:
     """Whether all that llama-server takes from the host's memory is there."""
     host, server = estimate.host, estimate.server
     if host.total is None or estimate.flags.app == "cli" or (host.left is not None and host.left < 0):
         return ""
-    used = f"weights, caches and buffers {mib(host.used)}, outputs {mib(server.outputs)}"
-    if server.most is None:
+    used = f"weights, caches and buffers {mib(estimate.host_least + host.mapped)}"
+    most = estimate.host_most
+    if most is None:
         return f"the prompt cache has no limit (--cache-ram -1): {used} of {mib(host.total)} are taken without it"
-    most = host.used + server.most
     if most <= host.total:
         return ""
     return (
@@ -167,6 +160,14 @@ def _unified(estimate: Estimate) -> str:
     used = sum(device.used for device in estimate.devices) + estimate.host.used
     verb = "exceeds" if used > total else "fits"
     return f"unified memory: GPUs and host together take {mib(used)}, which {verb} its {mib(total)}"
+
+
+def pinned_note(part: int, most: int) -> str:
+    """That a driver does not pin a part of the host's compute buffer, for it pins ``most`` bytes at once."""
+    return (
+        f"a part of Vulkan_Host's compute buffer takes {mib(part)}, and the driver pins {mib(most)} at once: llama.cpp"
+        " takes plain memory for it (failed to allocate pinned memory), from which copies are slower"
+    )
 
 
 def mib(size: int, *, up: bool = False) -> str:

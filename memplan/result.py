@@ -92,6 +92,12 @@ class HostUse:
     """What drafts, as far as it lies there."""
     projector: int = 0
     """A multimodal projector's weights, if they lie there."""
+    mapped: int = 0
+    """Of ``model`` and ``draft``, weights that are pages of the file, which may be dropped and read again."""
+    pinned: int = 0
+    """Of it, what is asked for as memory that GPUs can reach; where the driver has none, plain memory is taken."""
+    loading: int = 0
+    """What copies of weights to GPUs hold besides, while the model is loaded."""
 
     @property
     def run_time(self) -> int:
@@ -240,6 +246,23 @@ class Estimate:
         own = (device for device in self.devices if not device.name.startswith(RPC))
         on_gpus = sum(device.used for device in own) if self.unified else 0
         return 0 if self.host.left is None else max(0, on_gpus - self.host.left)
+
+    @property
+    def host_least(self) -> int:
+        """Bytes that the machine must have beside the GPUs' own memory, without pages of the file.
+
+        Where GPUs and host have one memory, what GPUs take is in it.
+        """
+        own = [d for d in self.devices if self.unified and not d.name.startswith(RPC)]
+        weights = self.host.model + sum(d.model for d in own) - self.host.mapped
+        started = self.host.used - self.host.mapped + self.server.outputs + sum(d.allocated for d in own)
+        return max(started, weights + self.host.loading)
+
+    @property
+    def host_most(self) -> int | None:
+        """The same with pages of the file, context checkpoints and the prompt cache, None where that has no limit."""
+        most = self.server.most
+        return None if most is None else self.host_least + self.host.mapped + most - self.server.outputs
 
     @property
     def shortages(self) -> tuple[tuple[str, int], ...]:

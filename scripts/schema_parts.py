@@ -91,10 +91,15 @@ def estimate() -> Schema:
         "what lies in the host's memory", draft=number("what drafts, bytes"), projector=number("a projector, bytes")
     )
     host["properties"] |= {
+        "mapped": number("weights of these that are pages of the file, which may be dropped and read again, bytes"),
+        "pinned": number("what of these is asked for as pinned memory, bytes"),
+        "loading": number("what copies of weights to GPUs hold while the model is loaded, bytes"),
+        "least": number("what the machine must have, GPUs' own memory and pages of the file left out, bytes"),
+        "most": maybe(number("the same with those pages and all that server says, bytes; null: no limit")),
         "total": maybe(number("its size, bytes; null where it is not known")),
         "short": number("what it lacks, for GPUs too whose memory is its own, bytes"),
     }
-    host["required"] += ["total", "short"]
+    host["required"] += ["mapped", "pinned", "loading", "least", "most", "total", "short"]
     buffers: Schema = {
         "type": "object",
         "description": "by buffer type; empty when llama.cpp would not start",

@@ -80,13 +80,6 @@ def test_fit() -> None:
     assert noted(made_up("-np 1 -fit off", buffers=TOO_MUCH)) == ""
 
 
-def test_weights_mapped_on_the_host() -> None:
-    estimate = made_up("-np 1 -ngl 0")
-    most = replace(estimate, host=replace(estimate.host, model=estimate.model.bytes))
-    assert "pages of the file" in noted(most)
-    assert noted(replace(most, flags=replace(most.flags, load_mode="none"))) == ""
-
-
 def test_a_refusal_has_none() -> None:
     assert settings_notes(made_up("-c 4096", refused=REFUSAL)) == ()
 

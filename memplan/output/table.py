@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from memplan.backends.devices import CUDA
-from memplan.output.words import card_name, mib, model_line, printable, settings_line, to_text, verdict_line
+from memplan.output.words import MIB, card_name, mib, model_line, printable, settings_line, to_text, verdict_line
 from memplan.output.wrapping import wrap_words
 from memplan.result import DeviceUse, Estimate, HostUse
 
@@ -167,7 +167,8 @@ def notes(estimate: Estimate) -> Iterator[str]:
         context = (CONTEXT,) if cuda else (DRIVER,) if estimate.devices else ()
         scratch = [*(estimate.unmodelled or ()), "the CPU"]
         unknown = f"the scratch of kernels on {' and '.join(scratch)}, which no rule has"
-        outside = [*context, unknown, *_beside(estimate), *_server(estimate)]
+        yield _host_memory(estimate)
+        outside = [*context, unknown, *_beside(estimate)]
         yield f"not included: {', '.join(outside)}"
 
 
@@ -179,15 +180,22 @@ def _beside(estimate: Estimate) -> Iterator[str]:
         yield "the projector's compute buffer" if estimate.projector else "the projector and its buffers"
 
 
-def _server(estimate: Estimate) -> Iterator[str]:
-    """What llama-server may come to keep on the host."""
-    server = estimate.server
-    if server.prompt_cache is None:
-        yield "a prompt cache without limit on the host (--cache-ram -1)"
+def _host_memory(estimate: Estimate) -> str:
+    """What the machine must have for it, in all: at the start, and what llama-server may come to keep."""
+    host, server, most = estimate.host, estimate.server, estimate.host_most
+    said = f"{'one' if estimate.unified else 'host'} memory: {mib(estimate.host_least)} MiB"
+    if host.loading >= 64 * MIB:
+        said += f" (copies to GPUs hold {mib(host.loading)} while loading)"
+    if host.mapped:
+        said += f", and {mib(host.mapped)} of weights as pages of the file (--load-mode)"
+    kept = [f"up to {mib(server.checkpoints)} of context checkpoints (--ctx-checkpoints)"] if server.checkpoints else []
+    if most is None:
+        kept.append("a prompt cache without limit (--cache-ram -1)")
     elif server.prompt_cache:
-        yield f"a prompt cache of up to {mib(server.prompt_cache)} MiB on the host (--cache-ram)"
-    if server.checkpoints:
-        yield f"context checkpoints of up to {mib(server.checkpoints)} MiB there (--ctx-checkpoints)"
+        kept.append(f"up to {mib(server.prompt_cache)} of prompt cache (--cache-ram)")
+    more = f"; at work {' and '.join(kept)}" if kept else ""
+    total = f": {mib(most)} in all" if most is not None and (kept or host.mapped) else ""
+    return f"{said}{more}{total}"
 
 
 def _wrapped(text: str, width: int, style: str = "", *, mark: str = "") -> list[Text]:

@@ -27,6 +27,7 @@ B9842 = Release(
     draft_inherits_devices=False,
     infers_draft_kind=False,
     projector_follows_devices=False,
+    mmap_asks_devices=False,
     experts_used_by_layer=False,
     equal_cache_types=False,
     reads_large_embeddings_lazily=False,
@@ -292,6 +293,7 @@ _B10605 = _read(
     10568,
     "A reserve holds one more compressed block for each slot. State spaces project tokens, not sequences of them.",
     infers_draft_kind=True,
+    mmap_asks_devices=True,
     kda_decay_is_factor=True,
     mamba_projects_rows=True,
 )

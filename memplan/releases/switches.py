@@ -79,6 +79,9 @@ class Release:
     infers_draft_kind: bool
     """Without --spec-type a draft model's file says how it drafts (common/arg.cpp). Before, nothing is drafted."""
 
+    mmap_asks_devices: bool
+    """Without --load-mode a file is not mapped where a GPU has no memory of its own (llama-model.cpp: load_tensors)."""
+
     experts_used_by_layer: bool
     """Layers may use different numbers of experts, and what is checked is the largest (llama-model.cpp:
     load_hparams)."""

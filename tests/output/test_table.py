@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from memplan.backends.devices import Rig
+from memplan.llama.server_memory import ServerMemory
 from memplan.notes import settings_notes
 from memplan.output.table import render_table
 from memplan.result import BufferUse
@@ -24,6 +25,7 @@ host                  1,015       3      33 131,072        130,021
 █ weights  ▓ context  ▒ compute  ░ left of what is free
 
 fits: 405 MiB left on CUDA1, the least of 3 GPUs
+- host memory: 1,051 MiB
 - not included: the CUDA context and the code of kernels (see --reserve), the
   scratch of kernels on the CPU, which no rule has
 """
@@ -98,3 +100,17 @@ def test_a_hostile_model_name_stays_text() -> None:
     text = render_table(replace(estimate, model=hostile), width=120)
     assert text.startswith("[red]x[red].gguf [31m y: ")
     assert "\x1b" not in text
+
+
+def test_a_plain_sum_of_what_the_machine_must_have() -> None:
+    found = made_up()
+    kept = ServerMemory(0, MIB, 9 * MIB, 8192 * MIB)
+    mapped = replace(found, host=replace(found.host, mapped=1015 * MIB), server=kept)
+    said = " ".join(render_table(mapped, width=200).split())
+    assert "host memory: 36 MiB, and 1,015 of weights as pages of the file (--load-mode)" in said
+    assert "at work up to 9 of context checkpoints (--ctx-checkpoints) and up to 8,192 of prompt cache" in said
+    assert "(--cache-ram): 9,252 in all" in said
+    endless = replace(mapped, server=ServerMemory(0, MIB, 0, None))
+    assert "at work a prompt cache without limit (--cache-ram -1)" in " ".join(render_table(endless).split())
+    copying = replace(found, host=replace(found.host, loading=256 * MIB))
+    assert "host memory: 1,271 MiB (copies to GPUs hold 256 while loading)" in render_table(copying, width=200)

@@ -1,0 +1,49 @@
+"""How weights come into the host's memory, as pages of the file or read, and what a copy to a GPU holds meanwhile.
+
+Follows src/llama-model.cpp (``load_tensors``), src/llama-model-loader.cpp (``create_tensor``, ``load_all_data``) and
+ggml-vulkan-buffers.cpp (``ggml_vk_buffer_write_2d``, ``ggml_vk_ensure_sync_staging_buffer``), v0.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memplan.llama.flags import Flags
+from memplan.llama.placement import Placement
+from memplan.llama.weights import ModelTensor
+from memplan.releases import Release
+
+REPACKED = "CPU_REPACK"
+"""Weights that the CPU repacks are never pages of the file."""
+
+_MIB = 1 << 20
+_UPLOADS = 4
+_DIRECT = 64 * _MIB + 2 * 4096
+"""A buffer for direct reads, with a page to align at either end; read otherwise, a buffer takes 1 MiB."""
+
+
+def maps_file(flags: Flags, placement: Placement, release: Release) -> bool:
+    """Whether weights on the host are pages of the file; left to llama.cpp, not beside a GPU without its own memory."""
+    if flags.load_mode == "auto" and release.mmap_asks_devices and any(d.integrated for d in placement.devices):
+        return False
+    return flags.load_mode in ("auto", "mmap", "mmap+mlock")
+
+
+def held_while_loading(tensors: Iterable[ModelTensor], flags: Flags, placement: Placement, mapped: bool) -> int:
+    """Bytes that a copy of weights to GPUs holds in the host's memory: buffers to upload from, or a whole tensor."""
+    own = {d.buft: d for d in placement.devices}
+    held = 0
+    for t in tensors:
+        device = own.get(placement.tensors[t.role])
+        if device is None or device.name.startswith("MTL"):
+            continue
+        uploads = device.host_buft is not None and not device.remote
+        if mapped:
+            # Vulkan's copies go through a buffer that is as large as the tensor; other drivers read the pages
+            size = t.nbytes if device.name.startswith("Vulkan") and not device.integrated else 0
+        elif uploads:
+            size = _UPLOADS * (_DIRECT if flags.load_mode == "dio" else _MIB)
+        else:
+            size = t.nbytes
+        held = max(held, size)
+    return held
