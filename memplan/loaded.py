@@ -75,6 +75,7 @@ def load(header: Header, flags: Flags, release: Release) -> Model:
     hp = load_hparams(header, flags.kv_overrides, release)
     load_mtp = flags.load_mtp and arch.mtp is not None and release.build >= arch.mtp.since
     tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, load_mtp, release))
+    tensors = replace(tensors, refusal=checks.check_shapes(header, release) or tensors.refusal)
     summary = ModelSummary(
         name=str(header.metadata.get("general.name", header.name)),
         architecture=arch.name,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from math import prod
+from types import MappingProxyType
 from typing import Concatenate, ParamSpec, TypeVar
 
 from memplan.errors import (
@@ -142,6 +143,16 @@ class Header:
     shards: int = 1
     name: str = ""
     value_types: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Nothing of a header changes once it is read: models are remembered by it."""
+        for name in ("metadata", "tensors", "value_types"):
+            object.__setattr__(self, name, MappingProxyType(getattr(self, name)))
+
+    def __reduce__(self) -> tuple[type[Header], tuple[object, ...]]:
+        """Copied and pickled as plain dictionaries."""
+        values = [getattr(self, f.name) for f in fields(self)]
+        return type(self), tuple([dict(v) if isinstance(v, MappingProxyType) else v for v in values])
 
     @property
     def nbytes(self) -> int:

@@ -18,6 +18,7 @@ from memplan.llama.weights import OUTPUT, ModelTensor
 from memplan.releases import Release
 
 if TYPE_CHECKING:
+    from memplan.gguf.header import Header
     from memplan.llama.flags import Flags
     from memplan.llama.hparams import HParams
     from memplan.llama.placement import Device, Placement
@@ -117,6 +118,17 @@ def check_last_reserve(params: ContextParams, flags: Flags) -> Refusal | None:
         return None
     fix = f"give -kvu, -np 1, or a -ub that {params.n_seq_max} divides"
     return Refusal(OTHER, ABORT, "GGML_ASSERT(ggml_can_repeat(b, a)) failed", fix)
+
+
+_EMPTY_TENSORS_SINCE = 10605
+"""The first build seen that reads tensors without elements; 10362 did not."""
+
+
+def check_shapes(header: Header, release: Release) -> Refusal | None:
+    """The crash of older builds at a tensor without elements: they divide by its sizes (gguf.cpp); None without one."""
+    if release.build < _EMPTY_TENSORS_SINCE and any(0 in t.shape[1:] for t in header.tensors.values()):
+        return Refusal(OTHER, ABORT, "Floating point exception", f"take llama.cpp b{_EMPTY_TENSORS_SINCE} or newer")
+    return None
 
 
 def check_load(hp: HParams, release: Release, since: int) -> Refusal | None:

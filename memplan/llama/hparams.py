@@ -23,6 +23,7 @@ _MORE_EXPERTS_SINCE = 10605
 _PASSED_OVER: Mapping[str, type] = {
     "embedding_length_out": int, "pooling_type": int, "rope.scaling.finetuned": bool, "rope.freq_base": float,
     "rope.scaling.factor": float, "rope.scaling.attn_factor": float, "rope.scaling.alpha": float,
+    "rope.scaling.yarn_log_multiplier": float,
 }  # fmt: skip
 """Keys that decide no memory, and that llama.cpp refuses where they are of another type."""
 
@@ -137,6 +138,7 @@ def common(k: Keys, release: Release, nextn_since: int = 0) -> dict[str, Any]:
     of its own.
     """
     header = k.header
+    k.check(isinstance(header.metadata.get("general.name", ""), str), "general.name is not text")
     n_ctx_train = k.u32("context_length")
     n_embd = k.u32("embedding_length")
     n_all = k.u32("block_count")

@@ -149,7 +149,7 @@ def layer_of(name: str) -> int:
 def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted]) -> ModelTensors:
     """The weights that are loaded from ``header`` when its architecture asks for those ``wanted``, in order.
 
-    Raises MissingTensor and BadTensorShape. Skipped blocks must be complete and of the right shape all the same.
+    Raises MissingTensor and BadTensorShape. Skipped blocks must be complete all the same, of whatever shapes.
     Counts as llama.cpp does: a skipped tensor is accounted for, an unknown one makes it refuse the file.
     """
     loaded: list[ModelTensor] = []
@@ -164,10 +164,10 @@ def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted]) -> Model
             raise MissingTensor(
                 f"tensor {w.name} is missing; llama.cpp needs it with shape {_text(w.shape)}; convert the model again"
             )
-        _check_shape(w, info)
         if w.skip:
             skipped.append(w.name)
             continue
+        _check_shape(w, info)
         asked.add(w.name)
         again += w.duplicated
         ne = _four(w.shape if w.reshape else info.shape)

@@ -65,8 +65,10 @@ class MiniMaxM3Graph(ModelGraph[MiniMaxM3HParams]):
         mask = self.inp_attn.kq_mask
         self.n_kv, self.n_tps, self.ns = mask.ne[0], mask.ne[1], mask.ne[3]
         # positions that are held: none yet when a context is reserved (llama_kv_cache_msa_context::get_n_pos)
-        self.nblk = -(-cells_read(self.n_kv, self.batch.filled or 0) // hp.indexer_block_size)
-        self.n_ps = self.nblk * hp.indexer_block_size
+        block = hp.indexer_block_size
+        # GGML_PAD, which pads to powers of two alone
+        self.n_ps = (cells_read(self.n_kv, self.batch.filled or 0) + block - 1) & ~(block - 1)
+        self.nblk = self.n_ps // block
         self.bias = ops.new_input(F32, self.nblk, n)
         self.pos_mask = ops.new_input(F32, self.n_ps, n)
         self.pos_slot = ops.new_input(I32, self.n_ps, self.ns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -79,3 +81,25 @@ def test_kimi_linear_reserves_for_one_sequence_last(words: str, release: str, st
     refused = memplan.estimate(changed("kimi-linear-48b-a3b"), flags, RIG, release).refused
     assert (refused is None) is starts
     assert refused is None or refused.message == "GGML_ASSERT(ggml_can_repeat(b, a)) failed"
+
+
+def test_a_header_stays_as_it_was_read() -> None:
+    header = memplan.read_model("qwen3-8b")
+    with pytest.raises(TypeError):
+        header.metadata["qwen3.block_count"] = 1  # type: ignore[index]
+    assert pickle.loads(pickle.dumps(header)) == header == copy.deepcopy(header)
+
+
+def test_older_builds_divide_by_a_tensors_sizes() -> None:
+    empty, flags = changed("qwen3-8b", vocab_size=0), memplan.parse_flags(["-c", "4096", "-np", "1"])
+    refused = memplan.estimate(empty, flags, RIG, "b9842").refused
+    assert refused is not None and refused.message == "Floating point exception"
+    assert memplan.estimate(empty, flags, RIG, "v0.5.0").refused is None
+
+
+def test_blocks_that_do_not_divide_a_cache() -> None:
+    # llama.cpp pads as if blocks were powers of two; these are its own numbers
+    flags = memplan.parse_flags(["-c", "4096", "-b", "2048", "-ub", "512", "-np", "1"])
+    for block, compute in ((127, 156295296), (129, 156291200)):
+        found = memplan.estimate(changed("minimax-m3", block_count=5, attention__indexer__block_size=block), flags, RIG)
+        assert found.buffers["CUDA0"].compute == compute

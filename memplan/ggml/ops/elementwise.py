@@ -10,7 +10,7 @@ from memplan.gguf.types import F16, F32, I32
 def _binary(op: str, a: Tensor, b: Tensor) -> Tensor:
     ane, bne = a.ne, b.ne
     if ane != bne:
-        repeats = all(y and x % y == 0 for x, y in zip(ane, bne, strict=True))
+        repeats = 0 in ane if 0 in bne else all(x % y == 0 for x, y in zip(ane, bne, strict=True))
         if not repeats:
             failed("ggml_can_repeat(b, a)")
     return Tensor(op, a.type, ane, packed_strides(a.type, ane), [a, b])

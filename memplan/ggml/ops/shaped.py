@@ -77,7 +77,7 @@ def concat(a: Tensor, b: Tensor, dim: int) -> Tensor:
 
 def repeat_4d(a: Tensor, ne: Shape) -> Tensor:
     """``a`` repeated to ``ne`` (``ggml_repeat_4d``)."""
-    if not (all(x % y == 0 for x, y in zip(ne, a.ne, strict=True))):
+    if 0 not in a.ne and not all(x % y == 0 for x, y in zip(ne, a.ne, strict=True)):
         failed("can_repeat")
     return result("REPEAT", a.type, ne, [a])
 
