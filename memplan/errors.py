@@ -33,7 +33,7 @@
     ├── ProgramError                a program that memplan was to run, or its answer
     └── OutputError                 a file that cannot be written
 
-A message says what is wrong, where (file, byte, key, tensor or flag), and how to mend it, in one line. Catch a leaf, a
+A message says what is wrong, where (file, byte, key, tensor or flag), and how to fix it, in one line. Catch a leaf, a
 family, or MemplanError. What llama.cpp itself would refuse is no exception: it is part of an estimate's answer.
 """
 

@@ -169,7 +169,7 @@ def _other_rig(program: str, rig: Rig) -> Iterator[str]:
             return
         if own.free >> 20 != given.free >> 20:
             free = f"{own.free >> 20:,} MiB free for {name}, you gave {given.free >> 20:,}"
-            yield f"{device} has {free}, and layers are dealt by what is free; {leave}"
+            yield f"{device} has {free}, by which llama.cpp shares layers out; {leave}"
             return
 
 

@@ -77,7 +77,7 @@ def base_name(t: Tensor, inputs: Mapping[Tensor, tuple[str, int | None]] = Mappi
     if source in inputs:
         return f"{t.kind or t.op} of {inputs[source][0]}"
     if not _called(source):
-        return f"{t.kind or t.op} far from any name"
+        return f"unnamed {t.kind or t.op}"
     return f"{t.kind or t.op} of {_stripped(source.name)}"
 
 

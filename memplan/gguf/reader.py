@@ -69,7 +69,7 @@ class ByteReader:
         return f"{self.kind} {shown(self.which)}" if self.which else self.kind
 
     def fail(self, error: type[HeaderError], what: str, mend: str = AGAIN, at: int | None = None) -> NoReturn:
-        """Raise ``error`` with its one line: the file, what is wrong, at which byte, how to mend it."""
+        """Raise ``error`` with its one line: the file, what is wrong, at which byte, how to fix it."""
         raise error(f"{self.name}: {what} (byte {self.position if at is None else at}); {mend}")
 
     def require(self, n: int, what: str = "") -> None:

@@ -272,7 +272,7 @@ class _Maker:
         end = self.end(key)
         if end is None:
             fitting = sum(e.fits for e in asked.values())
-            return f"fits in part: with {fitting} of {len(asked)} values"
+            return f"fits at {fitting} of the {len(asked)} values"
         along = list(self.sweeper.along(self.at, key))
         at = along.index(end.x)
         beyond = along[at + 1] if end.rising else along[at - 1]

@@ -18,7 +18,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 DOT = "  \N{MIDDLE DOT}  "
 
 THROUGHOUT = "fits throughout"
-IN_PART = "fits in part"
+IN_PART = "fits at some values"
 NOWHERE = "does not fit"
 REFUSED = "does not start"
 """Verdicts on a line that ends nowhere."""
@@ -127,7 +127,7 @@ def in_short(labels: Sequence[str], verdicts: Sequence[str], answers: Sequence[s
         ends = [int(verdict.removeprefix(start).replace(",", "")) for verdict in verdicts if verdict.startswith(start)]
         between = f"{min(ends):,}" if len(set(ends)) == 1 else f"{min(ends):,} ... {max(ends):,}" if ends else ""
         said += [f"{len(ends)} {verb} {between}"] * bool(ends)
-    verbs = {THROUGHOUT: "fit throughout", IN_PART: "fit in part", NOWHERE: "do not fit", REFUSED: "do not start"}
+    verbs = {THROUGHOUT: "fit throughout", IN_PART: "fit at some", NOWHERE: "do not fit", REFUSED: "do not start"}
     said += [f"{verdicts.count(verdict)} {verb}" for verdict, verb in verbs.items() if verdict in verdicts]
     return f"of {len(answers)} lines {', '.join(said)}"
 

@@ -104,7 +104,7 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
         yield from _wrapped(f"it says: {failure.said}", width)
     yield from _wrapped(f"cause ({diagnosis.cause.kind}): {diagnosis.cause.text}", width)
     if diagnosis.cause.mend:
-        yield from _wrapped(f"to mend it: {diagnosis.cause.mend}", width)
+        yield from _wrapped(f"to fix it: {diagnosis.cause.mend}", width)
     if diagnosis.mends:
         takes_less = any(mend.less for mend in diagnosis.mends)
         defaults = f", with defaults for {' and '.join(diagnosis.assumed)}" if diagnosis.assumed else ""

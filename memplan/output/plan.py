@@ -266,7 +266,7 @@ def no_plan_text(plan: NoPlan, width: int = 80) -> str:
 
     lines = [plan.why]
     if plan.refused is not None and plan.refused.fix:
-        lines.append(f"to mend it: {plan.refused.fix}")
+        lines.append(f"to fix it: {plan.refused.fix}")
     for change in plan.nearest:
         on_host = f" with {change.host_layers} layers on the host" if change.host_layers else ""
         lines.append(f"- {change.change} fits{on_host}:{PASTE}{_shell(change.args)}")

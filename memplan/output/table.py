@@ -154,7 +154,7 @@ def verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
         if refused.title != refused.message:
             yield f"it says: {refused.message}", ""
         if refused.fix:
-            yield f"to mend it: {refused.fix}", ""
+            yield f"to fix it: {refused.fix}", ""
     if not estimate.exact:
         yield f"not exact: {estimate.approximate}", "yellow"
 

@@ -29,7 +29,7 @@ def test_a_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     assert "cause (k-v-types-differ): " in out
-    assert "to mend it: give -ctk and -ctv the same type" in out
+    assert "to fix it: give -ctk and -ctv the same type" in out
     assert max(map(len, out.splitlines())) <= 110
 
 

@@ -83,7 +83,7 @@ def test_a_refusal_shows_kind_words_and_mend_and_no_table() -> None:
     text = render_table(made_up(refused=REFUSAL), width=80)
     assert "refuses to start with these settings: k-v-types-differ" in text
     assert REFUSAL.message in text
-    assert f"to mend it: {REFUSAL.fix}" in text
+    assert f"to fix it: {REFUSAL.fix}" in text
     assert "weights" not in text
     assert "aborts" in render_table(made_up(refused=replace(REFUSAL, outcome="abort")))
 
