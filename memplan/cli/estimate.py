@@ -15,6 +15,7 @@ from memplan.llama.context import Path, Paths
 from memplan.llama.environment import UNMODELLED
 from memplan.llama.flag_values import whole
 from memplan.llama.flags import check_devices, parse_flags
+from memplan.llama.spelling import spelled_for
 from memplan.result import Estimate
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def read_question(arguments: Arguments) -> Question:
     from memplan.releases import find_release
 
     release, note = find_release(arguments.llama)
+    words, respelled = spelled_for(arguments.flags, release.build, release.name)
+    flags = parse_flags(words, arguments.app)
     paths = paths_of(arguments)
     notes, inexact = about_machine(machine)
     loads = loads_of(arguments, model, flags)
@@ -106,7 +109,7 @@ def read_question(arguments: Arguments) -> Question:
     reserve = read_reserve(arguments, rig)
     if stands_in(arguments, flags):
         seen.append(f"{shown(model)} is taken for {shown(flags.model)}, which is not here")
-    notes = (*arguments.notes, *seen, *notes)
+    notes = (*arguments.notes, *respelled, *seen, *notes)
     inexact = (*inexact, *(f"{name} is not modelled" for name in UNMODELLED if name in arguments.environment))
     question = Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
     return question.with_draft_kind()

@@ -80,7 +80,7 @@ FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
         ("-mm --mmproj -mmu --mmproj-url", "projector", _named),
         ("--mmproj-offload", "projector_offload", _constant(True)),
         ("--no-mmproj-offload", "projector_offload", _constant(False)),
-        ("-mmdev --mmproj-device", "projector_device", _named),
+        ("-mmdev --mmproj-device", "projector_device", values.device),
         ("-md --model-draft --spec-draft-model", "draft_model", _named),
         ("-hfd -hfrd --hf-repo-draft --spec-draft-hf", "draft_model", _named_repository),
         ("-ctkd --spec-draft-type-k --cache-type-k-draft", "draft_type_k", values.cache_type),

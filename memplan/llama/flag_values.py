@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from memplan.backends.devices import BACKENDS
 from memplan.errors import FlagError, shown
 from memplan.llama import flag_table as table
 from memplan.llama.patterns import compile_pattern
@@ -146,9 +147,16 @@ def fit_target(flag: str, text: str) -> tuple[int, ...]:
     return tuple(whole(flag, part, 0, 2**40) for part in _parts(flag, text))
 
 
+def device(flag: str, text: str) -> str:
+    """The name of a device as llama.cpp prints it, which it takes in any case (``ggml_backend_dev_by_name``)."""
+    name = re.fullmatch(r"([a-z]+)([0-9]+)", text, re.IGNORECASE)
+    backend = next((known for known in BACKENDS if name and known.lower() == name[1].lower()), "")
+    return f"{backend}{name[2]}" if name and backend else text
+
+
 def devices(flag: str, text: str) -> tuple[str, ...]:
     """Device names; ``none`` is no device."""
-    names = tuple(text.split(","))
+    names = tuple(device(flag, name) for name in text.split(","))
     if names == ("none",):
         return ()
     if "" in names or len(set(names)) < len(names):

@@ -220,7 +220,8 @@ def check_devices(flags: Flags, rig: Rig | int) -> None:
                 there = ", ".join([*bufts, "CPU"])
                 said = shown(f"{pattern}={buffer_type}")
                 raise FlagError(f"{flag} {said}: no such buffer type; this rig has {there}")
-    for flag, devices in (("-dev", flags.devices), ("-devd", flags.draft_devices)):
+    projectors = () if flags.projector_device in (None, "none") else (flags.projector_device,)
+    for flag, devices in (("-dev", flags.devices), ("-devd", flags.draft_devices), ("-mmdev", projectors)):
         for name in devices or ():
             if name not in names:
                 raise FlagError(f"{flag} {shown(name)}: no such device; this rig has {', '.join(names) or 'none'}")

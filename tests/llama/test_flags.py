@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from memplan.llama import flag_table as table
 from memplan.llama.flag_values import ALL_LAYERS, EXPERTS_PATTERN
 from memplan.llama.flag_words import arity
 from memplan.llama.flags import Flags, check_devices, parse_flags
+
+DATA = Path(__file__).parent.parent / "data"
 
 
 def parsed(line: str, app: str = "server") -> Flags:
@@ -185,6 +188,17 @@ def test_arity() -> None:
     ]  # fmt: skip
 
 
+def test_what_llama_servers_own_help_lists() -> None:
+    """``--help`` of a llama-server of v0.5.0: each flag with all its spellings, and its values' names."""
+    lines = (DATA / "flags-v0.5.0.txt").read_text().splitlines()[1:]
+    assert len(lines) == 255
+    for line in lines:
+        flags, _, hint = line.partition(" = ")
+        values = 2 if hint == "START END" else 1 if hint else 0
+        for flag in flags.split():
+            assert arity(flag) == (1 if flag in table.REMOVED else values), flag
+
+
 WRONG = [
     ("-c", "needs a value"),
     ("-c x", "whole number"),
@@ -272,10 +286,14 @@ def test_devices_are_checked_against_the_rig() -> None:
     check_devices(parsed("-ot exps=CPU,a=CUDA1 -dev CUDA1 -sm none -mg 0"), 2)
     check_devices(parsed("-sm none -mg -1"), 2)
     check_devices(parsed("-sm none -mg 3"), 0)
+    check_devices(parsed("-dev cuda1,CUDA0 -mmdev cuda0 -devd none"), 2)  # llama.cpp compares names in any case
+    assert parsed("-dev cuda1,vulkan0,Mtl0").devices == ("CUDA1", "Vulkan0", "MTL0")
     for line, said in (
         ("-ot a=CUDA2", "this rig has CUDA0, CUDA1, CPU"),
         ("-ot a=CUDA_Host", "no such buffer type"),
         ("-dev CUDA2", "this rig has CUDA0, CUDA1"),
+        ("-devd CUDA2", "this rig has CUDA0, CUDA1"),
+        ("-mmdev CUDA2", "this rig has CUDA0, CUDA1"),
         ("-sm none -mg 2", "numbered from 0 to 1"),
     ):
         with pytest.raises(FlagError, match=said):
