@@ -90,7 +90,7 @@ def parse_vulkaninfo(text: str) -> list[VulkanDevice]:
     """The devices in ``vulkaninfo``'s text or JSON. Raises RigError when it is neither, or has none."""
     found = list(_json(text) if text.lstrip("\ufeff \t\r\n")[:1] in ("{", "[") else _text(text))
     if not found:
-        raise RigError("no device in it: give what vulkaninfo, or vulkaninfo --json, prints")
+        raise RigError("no device in it: give what vulkaninfo, without --summary, or vulkaninfo --json prints")
     devices = [_device(said) for said in found if not _is(said, "CPU", 4)]
     if not devices:
         raise RigError("no GPU in it, only what computes on the CPU")
