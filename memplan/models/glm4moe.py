@@ -96,10 +96,6 @@ class Glm4MoeGraph(KVGraph[Glm4MoeHParams]):
 class Glm4MoeMTPGraph(MTPHead[Glm4MoeHParams], Glm4MoeGraph):
     """``llama_model_glm4_moe::graph_mtp``."""
 
-    def attention_inputs(self) -> None:
-        """One cache."""
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
-
 
 class Glm4Moe(Architecture[Glm4MoeHParams]):
     """``llama_model_glm4_moe``."""

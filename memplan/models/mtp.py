@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class MTPHead(ModelGraph[H]):
     """Mixed in before the graph whose layer the block is."""
 
+    inp_attn: Any
     takes_rows: Literal["layer", "before norm", "after norm"] = "after norm"
     """Where the tokens that are asked for are taken out: in the layer, or before or after the logits' norm."""
 
@@ -40,8 +41,8 @@ class MTPHead(ModelGraph[H]):
         return False
 
     def attention_inputs(self) -> None:
-        """The inputs of the block's attention."""
-        raise NotImplementedError
+        """The inputs of the block's attention: one cache."""
+        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
 
     def head(self) -> Any:
         """Hidden states and embeddings, normed, joined and projected."""
@@ -97,5 +98,7 @@ class MTPBlock(Architecture[H]):
         return kv_memory(build, range(hp.n_layer, hp.n_layer_all))
 
     def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
-        """Several blocks, where the graph takes one."""
-        return died("hparams.n_layer_nextn == 1") if self.one_block and hp.n_layer_nextn != 1 else None
+        """Several blocks, where the graph takes one, or what the model's own graph stops at."""
+        if self.one_block and hp.n_layer_nextn != 1:
+            return died("hparams.n_layer_nextn == 1")
+        return super().check_graph(hp, memory, release)

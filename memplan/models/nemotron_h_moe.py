@@ -21,10 +21,6 @@ class NemotronHMoeMTPGraph(MTPHead[NemotronHHParams], NemotronHGraph):
 
     takes_rows = "layer"
 
-    def attention_inputs(self) -> None:
-        """One cache, of the block alone."""
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
-
     def layer(self, il: int, *given: Tensor) -> tuple[Tensor, ...]:
         """Attention and experts in one."""
         (inp,) = given

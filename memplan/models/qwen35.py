@@ -195,10 +195,6 @@ class Qwen35Graph(DeltaNetGraph[Qwen35HParams]):
 class DeltaNetMTP(MTPHead[H], DeltaNetGraph[H]):
     """``graph_mtp``: attention, then the feed-forward part."""
 
-    def attention_inputs(self) -> None:
-        """One cache, of the block alone."""
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
-
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """The block."""
         (inp,) = given
