@@ -5,6 +5,7 @@ Follows ``struct ggml_tensor`` (ggml/include/ggml.h, v0.5.0) as far as memory pl
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -164,8 +165,9 @@ def contiguous_above(t: Tensor, n: int) -> bool:
     return True
 
 
+@lru_cache(maxsize=8192)
 def packed_strides(type: GGMLType, ne: Shape) -> Shape:
-    """Strides in bytes of a tensor without gaps (``ggml_new_tensor_impl``)."""
+    """Strides in bytes of a tensor without gaps (``ggml_new_tensor_impl``); one object for all that are alike."""
     nb0 = type.type_size
     nb1 = nb0 * (ne[0] // type.block_size)
     nb2 = nb1 * ne[1]

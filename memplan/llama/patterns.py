@@ -57,25 +57,33 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
     return _compiled(pattern).found
 
 
-@lru_cache(maxsize=256)
 def matches(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
     """(index of the name, index of the first pattern found in it) for every name that has one. Raises FlagError."""
-    compiled = [_compiled(p) for p in patterns]
     # what is soon seen not to match takes an eighth of a step
-    steps = sum(c.steps * sum(c.needed in name for name in names) + len(names) // 8 for c in compiled)
+    steps = sum(_compiled(p).steps * len(_likely(p, names)) + len(names) // 8 for p in patterns)
     if steps > MAX_STEPS_OF_ALL:
         raise FlagError(
             f"the {len(patterns):,} patterns of -ot may take {steps:,} steps for {len(names):,} tensors, at most"
             f" {MAX_STEPS_OF_ALL:,} are followed; write fewer, or simpler ones"
         )
-    searches = [c.found for c in compiled]
-    found = []
-    for i, name in enumerate(names):
-        for rule, search in enumerate(searches):
-            if search(name):
-                found.append((i, rule))
-                break
-    return tuple(found)
+    first: dict[int, int] = {}
+    for rule, pattern in reversed([*enumerate(patterns)]):
+        first.update(dict.fromkeys(_matching(pattern, names), rule))
+    return tuple(sorted(first.items()))
+
+
+@lru_cache(maxsize=4096)
+def _likely(pattern: str, names: tuple[str, ...]) -> tuple[int, ...]:
+    """The indices of the names that hold what a name must hold for the pattern to be found in it."""
+    needed = _compiled(pattern).needed
+    return tuple([i for i, name in enumerate(names) if needed in name])
+
+
+@lru_cache(maxsize=4096)
+def _matching(pattern: str, names: tuple[str, ...]) -> tuple[int, ...]:
+    """The indices of the names in which the pattern is found."""
+    found = _compiled(pattern).found
+    return tuple([i for i in _likely(pattern, names) if found(names[i])])
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ def _numbered(kinds: Mapping[int, Sequence[object]]) -> dict[int, int]:
 
 def _read(half: Half, inputs: Sequence[Tensor]) -> Hashable:
     """The graph's inputs that a half reads."""
-    read = {FIRST_INPUT - r for srcs in half[0].srcs for r in srcs if r <= FIRST_INPUT}
+    read = {FIRST_INPUT - r for srcs in half[0].structure.srcs for r in srcs if r <= FIRST_INPUT}
     return tuple([(i, inputs[i].name, _shapes([inputs[i]])) for i in sorted(read) if i < len(inputs)])
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 from memplan.garbage import make_room
 from memplan.ggml.backend import Backend
@@ -61,8 +62,8 @@ class Run(NamedTuple):
 _AFTER = -(1 << 30)
 """The node after a run, in place of a number."""
 
-KEPT_ANSWERS = 768
-"""Runs whose answers are remembered."""
+KEPT_ANSWERS = 128
+"""Answers about one part that are remembered, as long as the part is."""
 
 KEPT_SCHEDULES = 32
 """Schedules whose runs, or whose orders, are remembered."""
@@ -75,15 +76,19 @@ class Optimizer:
         self.sched = sched
         self._asks = [type(b).graph_optimize is not Backend.graph_optimize for b in sched.backends]
         self._runs: dict[tuple[Schedule, Backends], list[tuple[int, int, int, Run]]] = {}
-        self._answers: dict[tuple[Part, Buffers, Run], Answer] = {}
+        self._answers: WeakKeyDictionary[Part, dict[tuple[Buffers, Run], Answer]] = WeakKeyDictionary()
         self._wholes: dict[tuple[object, ...], list[tuple[int, Answer]]] = {}
-        self._far: dict[tuple[Part, Buffers], Backends] = {}
+        self._far: WeakKeyDictionary[Part, dict[Buffers, Backends]] = WeakKeyDictionary()
+        backends = sched.backends
+        self._may_look_far = [b for b, of in enumerate(backends) if type(of).looks_far is not Backend.looks_far]
 
     def optimize(self, graph: GraphParts, schedule: Schedule) -> Optimized:
         """What is computed when, and what must outlive which node."""
         order: list[int] = []
         lifetimes: dict[int, dict[Kept, None]] = {}
-        far = frozenset().union(*map(self._looking_far, graph.parts, graph.buffers))
+        far: Backends = frozenset()
+        if self._may_look_far:
+            far = far.union(*map(self._looking_far, graph.parts, graph.buffers))
         answers = (*self._of_runs(graph, schedule, far), *self._of_splits(graph, schedule, far))
         for place, (changed, stretched) in answers:
             if changed:
@@ -95,13 +100,13 @@ class Optimizer:
 
     def _looking_far(self, part: Part, buffers: Buffers) -> Backends:
         """The backends whose answers about a part may depend on other parts."""
-        key = part, buffers
-        far = self._far.get(key)
+        known = self._far.setdefault(part, {})
+        far = known.get(buffers)
         if far is None:
-            make_room(self._far, KEPT_ANSWERS)
+            make_room(known, KEPT_ANSWERS)
             part.locate(buffers)
-            asked = [b for b, asks in enumerate(self._asks) if asks]
-            far = self._far[key] = frozenset([b for b in asked if self.sched.backends[b].looks_far(part.nodes)])
+            backends = self.sched.backends
+            far = known[buffers] = frozenset([b for b in self._may_look_far if backends[b].looks_far(part.nodes)])
         return far
 
     # --- a part at a time ---------------------------------------------------------------------------------------------
@@ -114,11 +119,12 @@ class Optimizer:
             runs = self._runs[schedule, far] = list(self._find_runs(schedule, far))
         structure = schedule.structure
         for at, place, after, run in runs:
-            key = graph.parts[at], graph.buffers[at], run
-            answer = self._answers.get(key)
+            part, buffers = graph.parts[at], graph.buffers[at]
+            known = self._answers.setdefault(part, {})
+            answer = known.get((buffers, run))
             if answer is None:
-                make_room(self._answers, KEPT_ANSWERS)
-                answer = self._answers[key] = self._ask(*key)
+                make_room(known, KEPT_ANSWERS)
+                answer = known[buffers, run] = self._ask(part, buffers, run)
             number = partial(structure.id, at)
             changed, stretched = answer
             lifetimes = tuple(
@@ -152,14 +158,14 @@ class Optimizer:
         names = {t: (r, -1) for t, r in part.ids.items()}
         made: dict[int, Tensor] = {}
         for i, j in run.copies:
-            r = part.srcs[i][j]
+            r = part.structure.srcs[i][j]
             if r not in made:
                 made[r] = _copy(part.nodes[i].src[j])
                 names[made[r]] = (r, run.backend)
         after = Tensor("NONE", *_layout(part.nodes[0]), []) if run.follows else None
         read = [(part.nodes[i], j, part.nodes[i].src[j]) for i, j in run.copies]
         for (t, j, _), (i, _) in zip(read, run.copies, strict=True):
-            t.src[j] = made[part.srcs[i][j]]
+            t.src[j] = made[part.structure.srcs[i][j]]
         nodes = part.nodes[run.start : run.end]
         try:
             order, deps = self.sched.backends[run.backend].graph_optimize(nodes, after)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from memplan.errors import BadHyperParameter
 from memplan.ggml.backend import UNLIMITED, BufferType
 from memplan.ggml.plan.optimize import Kept, Optimized
 from memplan.ggml.plan.parts import Part
@@ -21,8 +23,8 @@ from memplan.ggml.tensor import Tensor
 
 ALLOC, FREE, TAKE = 0, 1, 2
 Step = tuple[int, int, int, int, int]
-"""(ALLOC, tensor, backend, slot, 0), (FREE, tensor, backend, 0, 0) or (TAKE, tensor, backend, slot, the tensor whose
-place it takes)."""
+"""(ALLOC, place, backend, slot, 0), (FREE, place, backend, slot, 0) or (TAKE, place, backend, slot, the slot of the
+tensor that had the place)."""
 
 OWN, COPY, FED = 0, 1, 2
 
@@ -35,11 +37,11 @@ so a size."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """A graph's allocation: what is done, with which slots; ``n_tensors``: how many there are."""
+    """A graph's allocation: what is done, with which slots; ``n_places``: how many places there may be."""
 
     steps: list[Step]
     slots: list[Slot]
-    n_tensors: int
+    n_places: int
 
 
 class StepFinder:
@@ -61,6 +63,8 @@ class StepFinder:
         self.views = structure.n_views.copy()
         self.kept = structure.kept.copy()
         self.owned = [False] * len(self.children)
+        self.places = list(range(len(self.children)))
+        self.slot_at: list[int] = []
         self.homes = list(schedule.homes)  # of what is placed: where it lies
         self.steps: list[Step] = []
         self.slots: dict[Slot, int] = {}
@@ -89,13 +93,13 @@ class StepFinder:
                 if not self.owned[copy]:
                     self._place(copy, split.backend)
             self._walk([i for i in order[start:end] if busy[i]], srcs, keep)
-        return Steps(self.steps, list(self.slots), len(self.children))
+        return Steps(self.steps, list(self.slots), len(self.places))
 
     def _walk(self, nodes: Iterable[int], srcs: list[tuple[int, ...]], keep: dict[int, list[int]]) -> None:
         owns, takes, computed_at = self.structure.owns, self.structure.takes, self.schedule.homes
         children, views, kept, base, owned = self.children, self.views, self.kept, self.base, self.owned
         homes, needs, steps, release = self.homes, self.needs, self.steps, self._release
-        slot_at = self.slot_at
+        slot_at, places = self.slot_at, self.places
         for i in nodes:
             if owns[i] and not owned[i]:
                 owned[i] = True
@@ -104,8 +108,10 @@ class StepFinder:
                     if owned[p] and children[p] == 1 and views[p] == 0 and not kept[p]:
                         owned[p] = False
                         home = homes[i] = homes[p]
-                        slot = slot_at[i] if home == computed_at[i] else self._slot(i, home)
-                        steps.append((TAKE, i, home, slot, p))
+                        if home != computed_at[i]:
+                            slot_at[i] = self._slot(i, home)
+                        place = places[i] = places[p]
+                        steps.append((TAKE, place, home, slot_at[i], slot_at[p]))
                         break
                 else:
                     steps.append((ALLOC, i, homes[i], slot_at[i], 0))
@@ -117,12 +123,12 @@ class StepFinder:
                     if b < 0:
                         if owned[s] and not kept[s]:
                             owned[s] = False
-                            steps.append((FREE, s, homes[s], 0, 0))
+                            steps.append((FREE, places[s], homes[s], slot_at[s], 0))
                     else:
                         views[b] -= 1
                         if views[b] == 0 and children[b] == 0 and owned[b] and not kept[b]:
                             owned[b] = False
-                            steps.append((FREE, b, homes[b], 0, 0))
+                            steps.append((FREE, places[b], homes[b], slot_at[b], 0))
             if i in keep:
                 release(keep[i])
 
@@ -140,12 +146,13 @@ class StepFinder:
                     s = b
                 if owned[s] and not self.kept[s]:
                     owned[s] = False
-                    self.steps.append((FREE, s, self.homes[s], 0, 0))
+                    self.steps.append((FREE, self.places[s], self.homes[s], self.slot_at[s], 0))
 
     def _place(self, i: int, home: int) -> None:
         self.owned[i] = True
         self.homes[i] = home
-        self.steps.append((ALLOC, i, home, self._slot(i, home), 0))
+        slot = self.slot_at[i] = self._slot(i, home)
+        self.steps.append((ALLOC, i, home, slot, 0))
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
@@ -153,7 +160,7 @@ class StepFinder:
         """Each tensor's slot where it is computed; only what takes another's place may end up elsewhere."""
         structure, slots, homes = self.structure, self.slots, self.schedule.homes
         owns = structure.owns
-        self.slot_at = [self._slot(i, homes[i]) for i in range(structure.n_inputs)]
+        slot_at = [self._slot(i, homes[i]) for i in range(structure.n_inputs)]
         rows: dict[tuple[int, bytes], list[int]] = {}
         for first, end, like in zip(structure.first, [*structure.first[1:], len(homes)], self.like, strict=True):
             key = like, homes[first:end]
@@ -163,7 +170,8 @@ class StepFinder:
                     slots.setdefault((like, r, home, OWN), len(slots)) if owns[first + r] and home != NOWHERE else -1
                     for r, home in enumerate(key[1])
                 ]
-            self.slot_at += row
+            slot_at += row
+        self.slot_at[:0] = slot_at  # copies have theirs once they are placed
         for i in self.fed:
             self.slot_at[i] = self._slot(i, homes[i])
 
@@ -186,6 +194,8 @@ class StepFinder:
         self.views.append(0)
         self.owned.append(False)
         self.homes.append(-1)
+        self.places.append(i)
+        self.slot_at.append(-1)
         self.kept.append(self.n_copies > 1)
         return i
 
@@ -233,21 +243,22 @@ class StepFinder:
 def replay(steps: Steps, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]) -> list[int]:
     """Bytes of each backend's buffer when these steps are done with the sizes of these parts."""
     sizes = _sizes(steps.slots, parts, inputs, bufts)
-    if min(sizes, default=1) > 0 and all(buft.max_size >= UNLIMITED for buft in bufts):
-        return _replay_whole(steps, sizes, len(bufts))
+    if min(sizes, default=1) > 0:
+        with suppress(OutOfFreeBlocksError, BadHyperParameter):  # found below as well, if chunks do not prevent it
+            highest = _replay_whole(steps, sizes, len(bufts))
+            if all(high < min(buft.max_size, UNLIMITED) for high, buft in zip(highest, bufts, strict=True)):
+                return highest
     tallocs = [DynTallocr(buft.max_size) for buft in bufts]
-    places: list[tuple[Address, int]] = [((-1, -1), 0)] * steps.n_tensors
-    for kind, i, home, slot, x in steps.steps:
+    places: list[Address] = [(-1, -1)] * steps.n_places
+    for kind, place, home, slot, before in steps.steps:
         talloc = tallocs[home]
         if kind == ALLOC:
-            places[i] = talloc.alloc(sizes[slot]), sizes[slot]
+            places[place] = talloc.alloc(sizes[slot])
         elif kind == FREE:
-            talloc.free(*places[i])
-        else:
-            (chunk, offset), size = places[x]
-            places[i] = (chunk, offset), sizes[slot]
-            if size > sizes[slot]:
-                talloc.free((chunk, offset + sizes[slot]), size - sizes[slot])
+            talloc.free(places[place], sizes[slot])
+        elif sizes[before] > sizes[slot]:
+            chunk, offset = places[place]
+            talloc.free((chunk, offset + sizes[slot]), sizes[before] - sizes[slot])
     return [talloc.total for talloc in tallocs]
 
 
@@ -255,19 +266,19 @@ def _replay_whole(steps: Steps, sizes: list[int], n_backends: int) -> list[int]:
     """As ``DynTallocr`` does it where there is one chunk, holes and an open end, and where no tensor is empty."""
     spaces: list[tuple[list[int], list[int]]] = [([0], [UNLIMITED]) for _ in range(n_backends)]
     highest = [0] * n_backends
-    places = [(0, 0)] * steps.n_tensors
-    for kind, i, home, slot, x in steps.steps:
+    offsets = [0] * steps.n_places
+    for kind, place, home, slot, before in steps.steps:
         at, left = spaces[home]
+        size = sizes[slot]
         if kind == ALLOC:
-            size = tightest = sizes[slot]
+            tightest = UNLIMITED
             best = -1
             for k, s in enumerate(left):
-                if s >= size and (s <= tightest or best < 0):
+                if size <= s <= tightest:
                     best, tightest = k, s
             if best < 0:
                 raise beyond_counting()
-            offset = at[best]
-            places[i] = offset, size
+            offset = offsets[place] = at[best]
             end = offset + size
             if tightest > size:
                 at[best] = end
@@ -277,16 +288,12 @@ def _replay_whole(steps: Steps, sizes: list[int], n_backends: int) -> list[int]:
             if end > highest[home]:
                 highest[home] = end
             continue
-        if kind == FREE:
-            start, size = places[i]
-        else:
-            start, size = places[x]
-            taken = sizes[slot]
-            places[i] = start, taken
-            if size == taken:
+        start = offsets[place]
+        if kind == TAKE:
+            start += size
+            size = sizes[before] - size
+            if not size:
                 continue
-            start += taken
-            size -= taken
         k = bisect_left(at, start)
         joins = k > 0 and at[k - 1] + left[k - 1] == start
         if k < len(at) and at[k] == start + size:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from typing import Any
 
+from memplan.garbage import make_room
 from memplan.ggml.backend import SCRATCH_OPS, Backend, Buffer, BufferType
 from memplan.ggml.gallocr import INPLACE_OPS
 from memplan.ggml.graph import Graph
@@ -29,89 +31,49 @@ class PartError(Exception):
     """A fault of what builds a graph: it cannot be cut as it was."""
 
 
-@dataclass(slots=True, eq=False)
-class Part:
-    """One stretch.
+@dataclass(frozen=True, slots=True, eq=False)
+class PartStructure:
+    """What parts have in common that differ in sizes alone: one object for all of them.
 
     Attributes:
-        nodes: in the order in which they are computed, if ``outs`` are asked for in order.  leafs: its weights, caches
-            and scratch tensors.  roles: what each leaf is for, "" for scratch.
+        srcs: each node's sources.  bases: what each node is a view of.  takes: which sources' places a node may take.
+        computed: whether a node is no view.  outputs: whether a node or leaf is an output.  kept: whether a leaf lies
+            in a buffer, and is no scratch.
         shared: leafs that belong to the whole graph: where another part has one of the same role in the same buffer,
             it is the same tensor.
         n_given: how many tensors the part before hands on.  outs: the tensors that it hands on itself.
-        srcs: each node's sources.  bases: what each node is a view of.  takes: which sources' places a node may take.
         roots: what was expanded while the part was built, in order.
-        ids: numbers by tensor.
-        fused: fused op, its node, its layer.  pinned: node and layer of what llama.cpp pins to the layer's device.
-        on_host: nodes that are pinned to the CPU when caches are not offloaded.
         body: all that is visited while the part is built, in order: nodes, leafs, inputs, what is handed on to it.
-        computed: whether a node is no view.  number: the structure's.
     """
 
-    nodes: list[Tensor]
-    leafs: list[Tensor]
-    roles: tuple[str, ...]
+    srcs: tuple[tuple[int, ...], ...]
+    bases: tuple[int, ...]
+    takes: tuple[tuple[int, ...], ...]
+    computed: bytes
+    outputs: bytes
+    kept: bytes
     shared: tuple[int, ...]
     n_given: int
     outs: tuple[int, ...]
-    srcs: list[tuple[int, ...]]
-    bases: list[int]
-    takes: list[tuple[int, ...]]
     roots: tuple[int, ...]
-    ids: dict[Tensor, int]
-    fused: list[tuple[str, int, int]]
-    pinned: list[tuple[int, int]]
-    on_host: list[int]
-    body: list[int] = field(init=False)
-    computed: list[bool] = field(init=False)
-    number: int = field(init=False)
-    _tails: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
-    _sizes: dict[Hashable, dict[int, int]] = field(default_factory=dict)
-    _computes: dict[Hashable, dict[int, bool]] = field(default_factory=dict)
-    _alike: dict[Callable[[Tensor], Hashable], int] = field(default_factory=dict)
-    _scratch: dict[Hashable, list[tuple[int, int, bool]]] = field(default_factory=dict)
+    body: list[int] = field(init=False, default_factory=list)
+    _tails: dict[tuple[int, ...], list[int]] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Number the structure: equal for parts that differ in sizes alone."""
-        seen: set[int] = set()
-        self.body = [r for root in self.roots for r in self._visit(root, seen)]
-        self.computed = [t.op not in VIEW_OPS for t in self.nodes]
-        signature = (
-            tuple(self.srcs),
-            tuple(self.bases),
-            tuple(self.takes),
-            bytes(self.computed),
-            bytes([t.flags & FLAG_OUTPUT for t in (*self.nodes, *self.leafs)]),
-            bytes([role != "" for role in self.roles]),
-            self.shared,
-            self.n_given,
-            self.outs,
-            self.roots,
-        )
-        self.number = _numbers.setdefault(signature, len(_numbers))
-
-    def alike(self, traits: Callable[[Tensor], Hashable]) -> int:
-        """A number: equal for parts of one structure whose nodes have the same ``traits``."""
-        known = self._alike.get(traits)
+    @staticmethod
+    def of(*given: Any) -> PartStructure:
+        """The one object with these attributes."""
+        known = _structures.get(given)
         if known is None:
-            signature = self.number, traits, *map(traits, self.nodes)
-            known = self._alike[traits] = _numbers.setdefault(signature, len(_numbers))
+            make_room(_structures, KEPT_STRUCTURES)
+            known = _structures[given] = PartStructure(*given)
+            seen: set[int] = set()
+            known.body.extend([r for root in known.roots for r in known._visit(root, seen)])
         return known
 
-    def asks(self, backend: Backend) -> Callable[[int], bool]:
-        """Whether a backend computes a node; remembered where that depends on nobody's memory."""
-        nodes, supports = self.nodes, backend.supports_op
-        if backend.computing is None:
-            return lambda i: supports(nodes[i])
-        known = self._computes.setdefault(backend.computing, {})
-
-        def ask(i: int) -> bool:
-            answer = known.get(i)
-            if answer is None:
-                answer = known[i] = supports(nodes[i])
-            return answer
-
-        return ask
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self.srcs)
 
     def tail(self, done: tuple[int, ...]) -> list[int]:
         """What visiting the last of these outs adds after the body and the outs before it were visited."""
@@ -129,7 +91,7 @@ class Part:
             return []
         seen.add(root)
         found: list[int] = []
-        srcs, n = self.srcs, len(self.nodes)
+        srcs, n = self.srcs, len(self.srcs)
         stack = [(root, iter(srcs[root] if 0 <= root < n else ()))]
         while stack:
             node, sources = stack[-1]
@@ -144,6 +106,61 @@ class Part:
                 stack.pop()
                 found.append(node)
         return found
+
+
+KEPT_STRUCTURES = 1024
+"""Structures of parts that are remembered."""
+
+_structures: dict[tuple[Any, ...], PartStructure] = {}
+
+
+@dataclass(eq=False)
+class Part:
+    """One stretch.
+
+    Attributes:
+        nodes: in the order in which they are computed, if ``outs`` are asked for in order.  leafs: its weights, caches
+            and scratch tensors.  roles: what each leaf is for, "" for scratch.
+        structure: how they hang together.
+        ids: numbers by tensor.
+        fused: fused op, its node, its layer.  pinned: node and layer of what llama.cpp pins to the layer's device.
+        on_host: nodes that are pinned to the CPU when caches are not offloaded.
+    """
+
+    nodes: list[Tensor]
+    leafs: list[Tensor]
+    roles: tuple[str, ...]
+    structure: PartStructure
+    ids: dict[Tensor, int]
+    fused: list[tuple[str, int, int]]
+    pinned: list[tuple[int, int]]
+    on_host: list[int]
+    _sizes: dict[Hashable, dict[int, int]] = field(default_factory=dict)
+    _computes: dict[Hashable, dict[int, bool]] = field(default_factory=dict)
+    _alike: dict[Callable[[Tensor], Hashable], Hashable] = field(default_factory=dict)
+    _scratch: dict[Hashable, list[tuple[int, int, bool]]] = field(default_factory=dict)
+
+    def alike(self, traits: Callable[[Tensor], Hashable]) -> Hashable:
+        """Equal for parts of one structure whose nodes have the same ``traits``."""
+        known = self._alike.get(traits)
+        if known is None:
+            known = self._alike[traits] = self.structure, traits, *map(traits, self.nodes)
+        return known
+
+    def asks(self, backend: Backend) -> Callable[[int], bool]:
+        """Whether a backend computes a node; remembered where that depends on nobody's memory."""
+        nodes, supports = self.nodes, backend.supports_op
+        if backend.computing is None:
+            return lambda i: supports(nodes[i])
+        known = self._computes.setdefault(backend.computing, {})
+
+        def ask(i: int) -> bool:
+            answer = known.get(i)
+            if answer is None:
+                answer = known[i] = supports(nodes[i])
+            return answer
+
+        return ask
 
     def tensor(self, i: int) -> Tensor:
         """The tensor of one number, a node's or a leaf's."""
@@ -167,9 +184,6 @@ class Part:
             known = [(i, taken.nbytes, taken.cublas) for i, taken in found if taken.pieces or taken.cublas]
             self._scratch[backend.scratching] = known
         return known
-
-
-_numbers: dict[tuple[object, ...], int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +254,7 @@ class PartBuilder:
             if t.flags & FLAG_INPUT:
                 self._input_ids[t] = FIRST_INPUT - len(self.inputs)
                 self.inputs.append(t)
+        roles = tuple([self.roles.get(t, "") for t in leafs])
         ids = {t: i for i, t in enumerate([*nodes, *leafs])}
         ids.update({t: -1 - i for i, t in enumerate(self._given)})
         ids.update(self._input_ids)
@@ -248,17 +263,23 @@ class PartBuilder:
             if base.buffer is not None:
                 raise PartError(f"{out.name} lies in a buffer of its own and cannot be handed on to the next part")
         try:
+            structure = PartStructure.of(
+                tuple([tuple([ids[s] for s in t.src]) for t in nodes]),
+                tuple([NO_BASE if t.view_src is None else ids[t.view_src] for t in nodes]),
+                tuple(map(_takes, nodes)),
+                bytes([t.op not in VIEW_OPS for t in nodes]),
+                bytes([t.flags & FLAG_OUTPUT != 0 for t in (*nodes, *leafs)]),
+                bytes([role != "" for role in roles]),
+                tuple([i for i, t in enumerate(leafs, len(nodes)) if t in self.shared]),
+                len(given),
+                tuple([ids[t] for t in outs]),
+                tuple([ids[t] for t in roots]),
+            )
             return Part(
                 nodes=nodes,
                 leafs=leafs,
-                roles=tuple([self.roles.get(t, "") for t in leafs]),
-                shared=tuple([i for i, t in enumerate(leafs, len(nodes)) if t in self.shared]),
-                n_given=len(given),
-                outs=tuple([ids[t] for t in outs]),
-                srcs=[tuple([ids[s] for s in t.src]) for t in nodes],
-                bases=[NO_BASE if t.view_src is None else ids[t.view_src] for t in nodes],
-                takes=[_takes(t) for t in nodes],
-                roots=tuple([ids[t] for t in roots]),
+                roles=roles,
+                structure=structure,
                 ids=ids,
                 fused=[(op, ids[t], il) for op, t, il in self.fused_nodes[fused:] if t in ids],
                 pinned=[(ids[t], il) for t, il in self.pinned[pinned:] if il >= 0 and t in ids],

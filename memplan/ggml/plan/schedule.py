@@ -6,17 +6,20 @@ Follows ``ggml_backend_sched_split_graph`` (ggml/src/ggml-backend.cpp, v0.5.0) a
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 from memplan.garbage import make_room
-from memplan.ggml.plan.parts import Buffers, GraphParts, Part
+from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartStructure
 from memplan.ggml.plan.structure import Structure, structure_of
 from memplan.ggml.sched import Sched, SchedAbortError
 
-Pins = tuple[tuple[int, int], ...]
-"""Nodes and the backends that llama.cpp assigns them to while it builds the graph; either if the backend computes the
-node, or in any case."""
+Pins = tuple[tuple[int, ...], bool]
+"""What llama.cpp assigns while it builds the graph: the backends of a part's pinned nodes' layers, where these compute
+them, and whether what reads caches goes to the CPU in any case."""
 
 Answers = tuple["bool | None", ...]
 """Whether a backend computes each node of a part; None for those about which it is not asked."""
@@ -26,7 +29,7 @@ Asked = dict[tuple[int, int], Answers]
 
 
 NOWHERE = 255
-"""In ``Schedule.homes``: the tensor is not in the graph, since nothing asks for it."""
+"""In ``Schedule.homes``, -1 as a byte: the tensor is not in the graph, since nothing asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,43 +76,43 @@ class Case:
     """A part with its leafs in given buffers and nodes pinned, and what backends say about it.
 
     ``start``: pass 1, the backend of each tensor by pins, weights or place, -1 for the rest.  ``number``: equal for
-    parts of one structure that are alike in all this.
+    parts of one structure that are alike in all this. It does not hold the part, which would keep both forever.
     """
 
-    __slots__ = ("_answers", "buffers", "number", "part", "sched", "start")
+    __slots__ = ("_answers", "buffers", "number", "sched", "start")
 
-    def __init__(self, part: Part, buffers: Buffers, pins: tuple[Pins, Pins], sched: Sched) -> None:
-        self.part = part
+    def __init__(self, part: Part, buffers: Buffers, pins: Pins, sched: Sched) -> None:
         self.buffers = buffers
         self.sched = sched
         self.number = -1
         self._answers: dict[int, Answers] = {}
         part.locate(buffers)
-        wished, fixed = pins
-        pinned = {i: home for i, home in wished if sched.backends[home].supports_op(part.nodes[i])}
-        pinned.update(fixed)
+        homes, on_host = pins
+        wished = zip(part.pinned, homes, strict=True) if homes else ()
+        pinned = {i: home for (i, _), home in wished if sched.backends[home].supports_op(part.nodes[i])}
+        if on_host:
+            pinned.update(dict.fromkeys(part.on_host, len(sched.backends) - 1))
         nodes = [pinned[i] if i in pinned else sched.from_location(t) for i, t in enumerate(part.nodes)]
         self.start = (*nodes, *map(sched.from_location, part.leafs))
 
-    def answers(self, backend: int) -> Answers:
+    def answers(self, part: Part, backend: int) -> Answers:
         """Whether ``backend`` computes each node that is not assigned from the start."""
         known = self._answers.get(backend)
         if known is None:
-            part = self.part
             part.locate(self.buffers)
             asks = part.asks(self.sched.backends[backend])
             known = tuple(
                 [
                     asks(i) if computed and home < 0 else None
-                    for i, (computed, home) in enumerate(zip(part.computed, self.start, strict=False))
+                    for i, (computed, home) in enumerate(zip(part.structure.computed, self.start, strict=False))
                 ]
             )
             self._answers[backend] = known
         return known
 
 
-KEPT_CASES = 384
-"""Cases that are remembered."""
+KEPT_CASES = 64
+"""Cases of one part that are remembered, as long as the part is."""
 
 KEPT_SCHEDULES = 32
 """Ways to split a graph that are remembered."""
@@ -122,8 +125,8 @@ class Scheduler:
 
     def __init__(self, sched: Sched) -> None:
         self.sched = sched
-        self._cases: dict[tuple[Part, Buffers, Pins, Pins], Case] = {}
-        self._numbers: dict[tuple[int, Buffers, tuple[int, ...]], int] = {}
+        self._cases: WeakKeyDictionary[Part, dict[tuple[Buffers, Pins], Case]] = WeakKeyDictionary()
+        self._numbers: dict[tuple[PartStructure, Buffers, tuple[int, ...]], int] = {}
         self._known: dict[tuple[Structure, tuple[int, ...]], list[tuple[Asked, Schedule]]] = {}
 
     def schedule(self, graph: GraphParts, layer_home: Sequence[int], pin_nodes: bool, pin_host: bool) -> Schedule:
@@ -133,19 +136,17 @@ class Scheduler:
         to the CPU.
         """
         structure = structure_of(graph)
-        cpu = len(self.sched.backends) - 1
         cases = []
         for part, buffers, layer in zip(graph.parts, graph.buffers, graph.layers, strict=True):
-            wished = [(i, layer_home[il if layer < 0 else layer]) for i, il in part.pinned] if pin_nodes else []
-            fixed = [(i, cpu) for i in part.on_host] if pin_host else []
-            cases.append(self._case(part, buffers, tuple(wished), tuple(fixed)))
+            homes = tuple([layer_home[il if layer < 0 else layer] for _, il in part.pinned]) if pin_nodes else ()
+            cases.append(self._case(part, buffers, (homes, pin_host)))
         passes = _Passes(self.sched, graph, structure, cases)
         # where a split made room, that counts for the graphs that follow as well
         if self.sched.room:
             return passes.run()
         key = structure, tuple([case.number for case in cases])
         for asked, schedule in self._known.get(key, ()):
-            if all(cases[at].answers(backend) == said for (at, backend), said in asked.items()):
+            if all(cases[at].answers(graph.parts[at], backend) == said for (at, backend), said in asked.items()):
                 return schedule
         schedule = passes.run()
         if passes.asked_all and not self.sched.room:
@@ -153,14 +154,15 @@ class Scheduler:
             self._known.setdefault(key, []).append((passes.asked, schedule))
         return schedule
 
-    def _case(self, part: Part, buffers: Buffers, wished: Pins, fixed: Pins) -> Case:
-        key = part, buffers, wished, fixed
-        case = self._cases.get(key)
+    def _case(self, part: Part, buffers: Buffers, pins: Pins) -> Case:
+        cases = self._cases.get(part)
+        if cases is None:
+            cases = self._cases[part] = {}
+        case = cases.get((buffers, pins))
         if case is None:
-            if len(self._cases) >= KEPT_CASES:
-                self._cases.clear()
-            case = self._cases[key] = Case(part, buffers, (wished, fixed), self.sched)
-            alike = part.number, buffers, case.start
+            make_room(cases, KEPT_CASES)
+            case = cases[buffers, pins] = Case(part, buffers, pins, self.sched)
+            alike = part.structure, buffers, case.start
             case.number = self._numbers.setdefault(alike, len(self._numbers))
         return case
 
@@ -204,7 +206,7 @@ class _Passes:
     def _answers(self, at: int, backend: int) -> Answers:
         said = self.asked.get((at, backend))
         if said is None:
-            said = self.asked[at, backend] = self.cases[at].answers(backend)
+            said = self.asked[at, backend] = self.cases[at].answers(self.graph.parts[at], backend)
         return said
 
     def _expand(self, nodes: Iterable[int], skip: int) -> None:
@@ -266,56 +268,47 @@ class _Passes:
     def _any(self, i: int) -> int:
         """The first backend that computes a node, a view of what has no place yet."""
         at, r = self.structure.where[i]
-        case = self.cases[at]
-        case.part.locate(case.buffers)
+        part = self.graph.parts[at]
+        part.locate(self.graph.buffers[at])
         self.asked_all = False
         for backend in range(self.cpu + 1):
-            if self.sched.backends[backend].supports_op(case.part.nodes[r]):
+            if self.sched.backends[backend].supports_op(part.nodes[r]):
                 return backend
         raise SchedAbortError("GGML_ASSERT(*cur_backend_id != -1) failed")
 
     def _split(self) -> Schedule:
         """Pass 5."""
-        sched, structure, homes = self.sched, self.structure, self.homes
-        srcs, position = structure.srcs, structure.position
-        known: dict[tuple[int, int], bool] = {}
+        sched, structure, homes, computed = self.sched, self.structure, self.homes, self.structure.computed
+        far = [(i, j, s) for i, j, s in structure.reads if homes[i] != homes[s]]
+        unread = {read for read in {(s, homes[i]) for i, _, s in far} if not self._readable(*read)}
+        copies = tuple([copy for copy in far if (copy[2], homes[copy[0]]) in unread])
+        weights = {s for s, _ in unread if self._is_weight(s)}
+        made: dict[int, list[int]] = {}  # by the first node that reads it there
+        for i, _, s in copies:
+            if (s, homes[i]) in unread:
+                unread.remove((s, homes[i]))
+                made.setdefault(i, []).append(s)
+        brings = {i for i, _, s in copies if s in weights}
+        turns = {i for before, i in pairwise(computed) if homes[i] != homes[before]}
         splits: list[tuple[int, int, list[int]]] = []
-        copies: list[tuple[int, int, int]] = []
-        made: set[tuple[int, int]] = set()
         current = -1
         inputs: list[int] = []
-        for i in structure.computed:
-            home = homes[i]
-            foreign = []
-            for s in srcs[i]:
-                if homes[s] != home:
-                    readable = known.get((s, home))
-                    if readable is None:
-                        readable = known[s, home] = self._readable(s, home)
-                    if not readable:
-                        foreign.append(s)
-            if home == current and not foreign:
-                continue
-            if (
-                home != current
-                or (inputs and any(map(self._is_weight, foreign)))
-                or (sched.is_full(len(splits) - 1, len(inputs)) and any((s, home) not in made for s in foreign))
-            ):
-                current, inputs = home, []
-                splits.append((home, position[i] if splits else 0, inputs))
-            for s in foreign:
-                if (s, home) not in made:
-                    made.add((s, home))
-                    inputs.append(s)
-                    sched.make_room(len(splits) - 1, len(inputs))
-            if foreign:
-                copies += [(i, j, s) for j, s in enumerate(srcs[i]) if s in foreign]
+        # no other node can begin a split
+        for i in sorted({*computed[:1], *turns, *brings, *made}, key=structure.position.__getitem__):
+            new = made.get(i, ())
+            full = new and sched.is_full(len(splits) - 1, len(inputs))
+            if homes[i] != current or (inputs and i in brings) or full:
+                current, inputs = homes[i], []
+                splits.append((current, structure.position[i] if splits else 0, inputs))
+            for s in new:
+                inputs.append(s)
+                sched.make_room(len(splits) - 1, len(inputs))
         kept: tuple[int, ...] = ()
         if sched.n_copies > 1:
             kept = structure.all_inputs if sched.copies_unread_inputs else structure.read_inputs
         sched.check_graph_inputs(len(kept))
         done = tuple([Split(backend, start, tuple(inputs)) for backend, start, inputs in splits or [(self.cpu, 0, [])]])
-        schedule = Schedule(structure, bytes([home & NOWHERE for home in homes]), done, tuple(copies), kept)
+        schedule = Schedule(structure, array("b", homes).tobytes(), done, copies, kept)
         key = (structure, schedule.homes, done, kept)
         if key not in _schedules:
             make_room(_schedules, KEPT_SCHEDULES)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from memplan.garbage import make_room
 from memplan.ggml.backend import Buffer
-from memplan.ggml.plan.parts import FIRST_INPUT, NO_BASE, GraphParts, Part
-from memplan.ggml.tensor import FLAG_OUTPUT
+from memplan.ggml.plan.parts import FIRST_INPUT, NO_BASE, GraphParts, PartStructure
 
 Shared = tuple[tuple[int, int, int, int], ...]
 """Leafs that another part has too: position and number, and those of the first part that has it."""
@@ -26,6 +25,7 @@ class Structure:
         order: node ids as they are computed.  leafs: the leafs that the allocator places, in ggml's order.
         n_leafs: all leafs.  n_given: those of them that lie in buffers of their own.
         computed: the nodes in order that are no views.  views: the others, but for views of scratch leafs.
+        reads: computed nodes, in order, with the number and the id of each source.
         loose: the nodes in order that read scratch leafs or are views of some.
         srcs: sources by id.  base: the tensor that owns a view's data, -1 for what is no view.
         owns: whether the allocator places a tensor.  takes: which sources' places a node may take over.
@@ -38,7 +38,7 @@ class Structure:
         of the same part than the next ones.
     """
 
-    def __init__(self, parts: Sequence[Part], n_inputs: int, shared: Shared) -> None:
+    def __init__(self, parts: Sequence[PartStructure], n_inputs: int, shared: Shared) -> None:
         self.n_inputs = n_inputs
         self.first: list[int] = []
         self.srcs: list[tuple[int, ...]] = [()] * n_inputs
@@ -56,7 +56,6 @@ class Structure:
             self.first.append(first)
             self.given.append(given)
             ids = _Ids(first, given)
-            n, leafs = len(part.nodes), part.leafs
             ids.update({r: self.same[at, r] for r in part.shared if (at, r) in self.same})
             self.srcs += [tuple([ids[r] for r in s]) for s in part.srcs]
             for b in part.bases:
@@ -64,15 +63,15 @@ class Structure:
                 self.base.append(self.base[base] if 0 <= base < first and self.base[base] >= 0 else base)
             self.owns += [b == NO_BASE for b in part.bases]
             self.takes += part.takes
-            self.kept += [t.flags & FLAG_OUTPUT != 0 for t in part.nodes]
-            computed += part.computed
-            self.srcs += [()] * len(leafs)
-            self.base += [-1] * len(leafs)
-            self.owns += [not role for role in part.roles]
-            self.takes += [()] * len(leafs)
-            self.kept += [t.flags & FLAG_OUTPUT != 0 for t in leafs]
-            computed += [False] * len(leafs)
-            self.where += [(at, i) for i in range(n + len(leafs))]
+            self.kept += map(bool, part.outputs)
+            computed += map(bool, part.computed)
+            n_leafs = len(part.kept)
+            self.srcs += [()] * n_leafs
+            self.base += [-1] * n_leafs
+            self.owns += [not kept for kept in part.kept]
+            self.takes += [()] * n_leafs
+            computed += [False] * n_leafs
+            self.where += [(at, i) for i in range(part.n_nodes + n_leafs)]
             given = [ids[r] for r in part.outs]
         self.order: list[int] = []
         self.leafs: list[int] = []
@@ -81,8 +80,8 @@ class Structure:
         scratch = {i for i in self.leafs if i >= n_inputs}
         self.views = [i for i in self.order if not computed[i] and self.base[i] not in scratch]
         self.loose = [i for i in self.order if not scratch.isdisjoint((*self.srcs[i], self.base[i]))] if scratch else []
-        read = (s for i in self.computed for s in self.srcs[i] if s < n_inputs)
-        self.read_inputs = tuple(dict.fromkeys(read))
+        self.reads = [(i, j, s) for i in self.computed for j, s in enumerate(self.srcs[i])]
+        self.read_inputs = tuple(dict.fromkeys(s for _, _, s in self.reads if s < n_inputs))
         self.all_inputs = tuple(dict.fromkeys([*self.read_inputs, *[i for i in self.leafs if i < n_inputs]]))
         self.segments = [
             place
@@ -93,11 +92,11 @@ class Structure:
         self._count()
 
     @staticmethod
-    def _first_of(parts: Sequence[Part], n_inputs: int, at: int) -> int:
+    def _first_of(parts: Sequence[PartStructure], n_inputs: int, at: int) -> int:
         """The first id of the part at one position."""
-        return n_inputs + sum(len(part.nodes) + len(part.leafs) for part in parts[:at])
+        return n_inputs + sum(part.n_nodes + len(part.kept) for part in parts[:at])
 
-    def _arrange(self, parts: Sequence[Part]) -> None:
+    def _arrange(self, parts: Sequence[PartStructure]) -> None:
         """Order nodes and leafs: what a part hands on is completed when a later part, or the end, first visits it."""
         done: list[tuple[int, ...]] = [()] * len(parts)
         seen: set[int] = set()
@@ -109,7 +108,7 @@ class Structure:
 
         def emit(at: int, refs: list[int]) -> None:
             part, first = parts[at], self.first[at]
-            n = len(part.nodes)
+            n = part.n_nodes
             for r in refs:
                 if 0 <= r < n:
                     self.order.append(first + r)
@@ -179,11 +178,12 @@ _structures: dict[tuple[object, ...], Structure] = {}
 def structure_of(graph: GraphParts) -> Structure:
     """The graph's structure, the same object for graphs that differ in sizes and places alone."""
     shared = _shared(graph)
-    key = (len(graph.inputs), shared, *[part.number for part in graph.parts])
+    parts = [part.structure for part in graph.parts]
+    key = (len(graph.inputs), shared, *parts)
     found = _structures.get(key)
     if found is None:
         make_room(_structures, KEPT)
-        found = _structures[key] = Structure(graph.parts, len(graph.inputs), shared)
+        found = _structures[key] = Structure(parts, len(graph.inputs), shared)
     return found
 
 
@@ -192,7 +192,7 @@ def _shared(graph: GraphParts) -> Shared:
     first: dict[tuple[str, Buffer | None], tuple[int, int]] = {}
     for at, (part, buffers) in enumerate(zip(graph.parts, graph.buffers, strict=True)):
         n = len(part.nodes)
-        for r in part.shared:
+        for r in part.structure.shared:
             known = first.setdefault((part.roles[r - n], buffers[r - n]), (at, r))
             if known != (at, r):
                 found.append((at, r, *known))
