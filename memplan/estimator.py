@@ -167,8 +167,11 @@ def _not_pinned(found: Answer, question: Question) -> tuple[str, ...]:
 
 
 def model_of(question: Question) -> Model:
-    """The model that is served, as the release loads it."""
-    return load(question.header, question.flags, question.release)
+    """The model that is served, as the release loads it. Raises ModelError for a file that can only draft."""
+    model = load(question.header, question.flags, question.release)
+    if model.mtp_only:
+        raise ModelError(f"{model.header.name}: MTP blocks alone, which draft for another model: give it with -md")
+    return model
 
 
 def workshop_of(question: Question) -> Workshop:

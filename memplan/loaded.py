@@ -33,6 +33,8 @@ class Model:
     arch: Architecture[Any]
     graphs: ModelGraphs[Any]
     summary: ModelSummary
+    mtp_only: bool = False
+    """Whether the file has MTP blocks and none of the layers before them."""
 
     @cached_property
     def mtp(self) -> Model | None:
@@ -73,8 +75,10 @@ def load(header: Header, flags: Flags, release: Release) -> Model:
             return model
     arch = architecture(header)
     hp = load_hparams(header, flags.kv_overrides, release)
-    load_mtp = flags.load_mtp and arch.mtp is not None and release.build >= arch.mtp.since
-    tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, load_mtp, release))
+    knows_mtp = arch.mtp is not None and release.build >= arch.mtp.since
+    mtp_only = knows_mtp and hp.n_layer_nextn > 0 and "blk.0.attn_norm.weight" not in header.tensors
+    load_mtp = knows_mtp and flags.load_mtp
+    tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, load_mtp, release), mtp_only)
     tensors = replace(tensors, refusal=checks.check_shapes(header, release) or tensors.refusal)
     summary = ModelSummary(
         name=str(header.metadata.get("general.name", header.name)),
@@ -85,7 +89,7 @@ def load(header: Header, flags: Flags, release: Release) -> Model:
         n_ctx_train=hp.n_ctx_train,
         own_streams=arch.own_streams,
     )
-    model = Model(header, hp, tensors, arch, ModelGraphs(arch, hp, tensors), summary)
+    model = Model(header, hp, tensors, arch, ModelGraphs(arch, hp, tensors), summary, mtp_only)
     _models.insert(0, (header, key, model))
     del _models[KEPT_MODELS:]
     return model

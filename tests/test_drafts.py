@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from memplan.errors import ModelError
 from memplan.estimator import answer, estimate
 from memplan.gguf.header import Header, parse_header
 from memplan.llama.flags import parse_flags
@@ -121,6 +122,11 @@ def test_a_file_without_an_mtp_block_cannot_draft_with_it(model: Header, said: s
     assert said in found.draft_refused.message
     assert not found.starts
     assert verdict_line(found).startswith("llama-server does not start: it cannot make the context that drafts: ")
+
+
+def test_a_file_of_mtp_blocks_is_no_model_to_serve() -> None:
+    with pytest.raises(ModelError, match="MTP blocks alone, which draft for another model: give it with -md"):
+        estimate(header("glm45-air-only"), parse_flags(["-c", "8192"]), rig(CASES[0]))
 
 
 def test_a_block_that_drafts_alone_is_the_only_one() -> None:

@@ -146,9 +146,10 @@ def layer_of(name: str) -> int:
 
 
 @names_file
-def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted]) -> ModelTensors:
+def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted], mtp_only: bool = False) -> ModelTensors:
     """The weights that are loaded from ``header`` when its architecture asks for those ``wanted``, in order.
 
+    ``mtp_only``: the file has MTP blocks and none of the layers before them, which are optional then.
     Raises MissingTensor and BadTensorShape. Skipped blocks must be complete all the same, of whatever shapes.
     Counts as llama.cpp does: a skipped tensor is accounted for, an unknown one makes it refuse the file.
     """
@@ -159,7 +160,7 @@ def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted]) -> Model
     for w in chain(wanted, _scales(hp, asked, header.tensors)):
         info = header.tensors.get(w.name)
         if info is None:
-            if w.optional:
+            if w.optional or (mtp_only and 0 <= layer_of(w.name) < hp.n_layer):
                 continue
             raise MissingTensor(
                 f"tensor {w.name} is missing; llama.cpp needs it with shape {_text(w.shape)}; convert the model again"

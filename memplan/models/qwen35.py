@@ -269,10 +269,8 @@ class DeltaNetArchitecture(Architecture[H]):
         yield Wanted("token_embd.weight", (e, hp.n_vocab))
         yield Wanted("output_norm.weight", (e,))
         yield from tied_output(have, e, hp.n_vocab)
-        alone = hp.n_layer_nextn > 0 and bool(have) and "blk.0.attn_norm.weight" not in have
         for il in range(hp.n_layer):
-            # a file of MTP blocks alone has none of the others
-            yield from (replace(w, optional=w.optional or alone) for w in self.block(hp, have, il, skip=False))
+            yield from self.block(hp, have, il, skip=False)
         skip = release.skips_mtp_blocks and not load_mtp
         for il in range(hp.n_layer, hp.n_layer_all):
             yield from self.block(hp, have, il, skip=skip)
