@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memplan.cli import main
-from memplan.cli.commands import DIRECT, TYPER
+from memplan.cli.commands import COMMANDS
 
 TOP = Path(__file__).parent.parent
 README = (TOP / "README.md").read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def test_the_python_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_table_has_every_command() -> None:
     table = README[README.index("## Commands") : README.index("## On a real machine")]
-    assert sorted(re.findall(r"`memplan (\w+)`", table)) == sorted((*DIRECT, *TYPER))
+    assert sorted(re.findall(r"`memplan (\w+)`", table)) == sorted(COMMANDS)
 
 
 def test_links_lead_somewhere() -> None:

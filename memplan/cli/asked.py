@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan.backends.devices import Rig
 from memplan.cli import terminal
-from memplan.cli.arguments import Arguments
+from memplan.cli.command import Arguments
 from memplan.errors import FlagError, RigError, shown
 from memplan.llama.flag_values import whole
 from memplan.llama.flags import Flags
@@ -39,7 +39,7 @@ def host_of(arguments: Arguments) -> int | None:
         return None
     from memplan.rig import FEW_HOST_MIB, check_mib
 
-    return check_mib("--host-mib", whole("--host-mib", arguments.host_mib, 1, 1 << 30), few=FEW_HOST_MIB)
+    return check_mib("--host-mib", arguments.host_mib, few=FEW_HOST_MIB)
 
 
 def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
@@ -55,7 +55,7 @@ def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
 
         return load_rig(arguments.rig), None
     if ways:
-        return parse_gpus(arguments.gpus), None
+        return parse_gpus(arguments.gpus or ()), None
     from memplan.cli.waiting import waiting
     from memplan.machine.detect import detect
 
@@ -134,7 +134,7 @@ def loads_of(arguments: Arguments, model: str, flags: Flags) -> tuple[Load, ...]
 
 def access_of(arguments: Arguments, model: str) -> Access | None:
     """How the network may be used; None for a model that is on no network."""
-    return access_for(model, offline=arguments.offline, cache=arguments.cache, timeout=arguments.timeout)
+    return access_for(model, offline=arguments.offline, cache=not arguments.no_cache, timeout=arguments.timeout)
 
 
 def access_for(model: str, *, offline: bool, cache: bool, timeout: str = "") -> Access | None:

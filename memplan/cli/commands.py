@@ -1,11 +1,12 @@
-"""The commands that read their own arguments: ``memplan.cli.NAME`` has ``run(argv) -> exit status`` for each."""
+"""The commands: ``memplan.cli.NAME`` has the typer app of each, which is imported when it is run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
-DIRECT: Final[Mapping[str, str]] = {
+COMMANDS: Final[Mapping[str, str]] = {
     "estimate": "What llama.cpp will allocate on every device.",
     "sweep": "The same for many settings at once, or the largest that fits.",
     "plot": "A picture of it: context against memory.",
@@ -21,11 +22,23 @@ DIRECT: Final[Mapping[str, str]] = {
     "header": "A model's header as a file of its own.",
     "page": "A page to plan on, in the browser.",
     "completion": "What completes memplan's command lines in a shell.",
+    "models": "The built-in models and their recipes.",
+    "releases": "The builds of llama.cpp that are followed.",
 }
 """Name and what it is for, in the order of ``memplan --help``."""
 
-TYPER: Final[Mapping[str, str]] = {
-    "models": "List the built-in models and their recipes.",
-    "releases": "List the builds of llama.cpp that are followed.",
-}
-"""The commands that are typer's."""
+
+@cache
+def find_command(name: str) -> Any:
+    """The typer command of this name."""
+    from importlib import import_module
+
+    import typer
+
+    return typer.main.get_command(import_module(f"memplan.cli.{name}").app)
+
+
+@cache
+def command_options() -> Mapping[str, tuple[str, ...]]:
+    """The options of every command, each as it is written."""
+    return {name: (*find_command(name).known().names, "-h", "--help") for name in COMMANDS}

@@ -3,83 +3,88 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated, Any
 
-from memplan.cli import terminal
-from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.estimate import PATHS, read_question
+import typer
+
+from memplan.cli import complete, terminal
+from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand, number, shared_params
+from memplan.cli.estimate import read_question
+from memplan.cli.waiting import working
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_fields import same_setting
-from memplan.llama.flag_values import whole
 from memplan.llama.flag_words import arity, normalized
 from memplan.llama.flags import parse_flags
 
-USAGE = """\
-Usage: memplan compare MODEL [MODEL] [llama-server's flags] [options]
+app = typer.Typer(**APP)
+side = typer.Typer(**APP)
 
-  What moves between two releases, two settings or two models: weights, context
-  and compute of every device; and what moves them: which weights and caches lie
-  elsewhere, which tensors are alive when a compute buffer is fullest, which
-  live longer or lie in another's place, and what is lost in gaps between them.
-  Of two releases, what those between them changed, and what of it moves
-  anything here. The last line is the verdict: what is more or less on each
-  device, and whether it still fits.
-
-Options, one pair of:
-  --llama A --llama B   two releases of llama.cpp, or --llama A,B; --app,
-                        --path, --indexer and --hyper-connections can be given
-                        twice
-  --with A --with B     two settings: llama-server's flags, or options such as
-                        --gpu or --llama; with one, it and what is given
-  MODEL MODEL           two models
-and
-  --top N               lines of each list (8)
-  --json                print one JSON object, sizes in bytes
-  -h, --help            print this
-
-  --gpu, --rig, --no-gpu, --host-mib, --without-op and llama-server's flags are
-  those of memplan estimate, as is all of the above given once; they hold for
-  both sides.
-
-Examples:
-  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --llama b10549,b10568
-  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --with "-ub 512"
-
-Exit status: 0 answered, 2 bad input (one line says what).
-"""
-
-SETTINGS = ("--llama", "--app", *PATHS)
-"""Options of which there is one elsewhere: given twice, they are what is compared."""
-
-VALUES = ("--with", "--top", *SETTINGS)
 _EXPERTS = same_setting("-cmoe") | same_setting("-ncmoe")
-_MODELS = same_setting("-m") | same_setting("-hf") | same_setting("-hff")
 """Which experts are on the host: one of these replaces the other, where for llama-server both would hold."""
+
+_MODELS = same_setting("-m") | same_setting("-hf") | same_setting("-hff")
+
+TWICE = ("llama", "app", *PATHS)
+"""Fields of Arguments of which there is one elsewhere: given twice, they are what is compared."""
 
 AS_GIVEN = "as given"
 """What the first side is called when only the second has a setting of its own."""
 
 
-def run(argv: Sequence[str]) -> int:
-    """Answer ``memplan compare`` on stdout; the exit status. Raises MemplanError for bad input."""
-    arguments = parse_arguments(argv, VALUES, most_models=2, repeated=("--with", *SETTINGS))
-    if arguments.help:
-        sys.stdout.write(USAGE)
-        return 0
-    top = whole("--top", arguments.own.get("--top", ("8",))[-1], 1, 1_000_000)
-    (a, first), (b, second) = sides(arguments)
+@app.command(
+    cls=LlamaCommand.but(most=2, usage="MODEL [MODEL]"),
+    epilog="""\
+--llama, --app, --path, --indexer and --hyper-connections, given twice, are what
+is compared; all that is given once holds for both sides.
+
+Examples:
+  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --llama b10549,b10568
+  memplan compare flash.gguf --gpu "RTX 4090" -cmoe --with "-ub 512"
+""",
+)
+def compare(
+    ctx: typer.Context,
+    settings: Annotated[list[str] | None, typer.Option("--with", metavar="SETTINGS")] = None,
+    llama: Annotated[
+        list[str] | None, typer.Option("--llama", metavar="RELEASE", autocompletion=complete.releases)
+    ] = None,
+    app: Annotated[list[str] | None, typer.Option("--app", metavar="APP")] = None,
+    path: Annotated[list[str] | None, typer.Option("--path", metavar="NAME=WAY", autocompletion=complete.paths)] = None,
+    indexer: Annotated[list[str] | None, typer.Option("--indexer", metavar="WAY")] = None,
+    hyper_connections: Annotated[list[str] | None, typer.Option("--hyper-connections", metavar="WAY")] = None,
+    top: Annotated[int, number("--top")] = 8,
+    json: Json = False,
+) -> int:
+    """What moves between two releases, two settings or two models: weights, context and compute of every device; and
+    what moves them: which weights and caches lie elsewhere, which tensors are alive when a compute buffer is fullest,
+    which live longer or lie in another's place, and what is lost in gaps between them. Of two releases, what those
+    between them changed, and what of it moves anything here. The last line is the verdict: what is more or less on each
+    device, and whether it still fits.
+
+    --with: A side's own settings: llama-server's flags, or options such as --gpu or --llama; given twice, or once for
+        it and what is given.
+    --llama: A release of llama.cpp; two to compare them, or --llama A,B.
+    --app: As estimate has it, or two to compare.
+    --path: As estimate has it, or two.
+    --indexer: As --path hyper-connections=WAY.
+    --hyper-connections: As --path hyper-connections=WAY.
+    --top: Lines of each list.
+    """
+    (a, first), (b, second) = sides(ctx.obj, settings or (), ctx.params)
     asked = read_question(first)
     other = read_question(second)
     if first.model == second.model and asked.flags.model == other.flags.model:
         other = other.with_(loads=asked.loads)  # what is known of a header is kept with it
 
-    from memplan.comparing.compare import compare
+    from memplan.comparing.compare import compare as compared
     from memplan.comparing.steps import release_steps
     from memplan.explaining.explain import explained
 
-    comparison = replace(compare(explained(asked), explained(other)), steps=release_steps(asked, other))
-    if arguments.json:
+    with working("comparing"):
+        comparison = replace(compared(explained(asked), explained(other)), steps=release_steps(asked, other))
+    if json:
         from memplan.output.compare_json import comparison_json
 
         text = comparison_json(comparison, (a, b))
@@ -99,21 +104,28 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def sides(arguments: Arguments) -> list[tuple[str, Arguments]]:
-    """The two questions, each with what it is called. Raises FlagError unless exactly one pair is given."""
-    own = arguments.own
+@side.command(cls=LlamaCommand.but(environment=False))
+def _side(ctx: typer.Context) -> int:
+    return 0
+
+
+def sides(arguments: Arguments, settings: Sequence[str], own: Mapping[str, Any]) -> list[tuple[str, Arguments]]:
+    """The two questions, each with what it is called. Raises FlagError unless exactly one pair is given.
+
+    ``own``: the command's own parameters, some of them fields of Arguments of which there is one elsewhere.
+    """
+    twice: dict[str, list[str]] = {field: own[field] or [] for field in TWICE}
+    twice["llama"] = [name for text in twice["llama"] for name in text.split(",")]
     pairs: list[list[tuple[str, Arguments]]] = []
-    settings = own.get("--with", ())
-    if arguments.more_models:
-        models = (arguments.model, *arguments.more_models)
-        pairs.append([(model, replace(arguments, model=model)) for model in models])
-    for option in SETTINGS:
-        texts = own.get(option, ())
-        if option == "--llama":
-            texts = tuple([name for text in texts for name in text.split(",")])
+    once = {field: _value(field, texts[0]) for field, texts in twice.items() if len(texts) == 1}
+    arguments = replace(arguments, **once)
+    models = arguments.models or []
+    if len(models) > 1:
+        pairs.append([(model, replace(arguments, models=[model])) for model in models])
+    for field, texts in twice.items():
         if len(texts) > 1:
-            name = "" if option == "--llama" else f"{option} "
-            pairs.append([(f"{name}{text}", _set(arguments, option, text)) for text in texts])
+            name = "" if field == "llama" else f"--{field.replace('_', '-')} "
+            pairs.append([(f"{name}{text}", replace(arguments, **{field: _value(field, text)})) for text in texts])
     if settings:
         asked = [(text, _with(arguments, text)) for text in settings]
         pairs.append([(AS_GIVEN, arguments), *asked] if len(asked) == 1 else asked)
@@ -124,13 +136,21 @@ def sides(arguments: Arguments) -> list[tuple[str, Arguments]]:
     return pairs[0]
 
 
+def _value(field: str, text: str) -> Any:
+    """A field's value: there may be several paths."""
+    return [text] if field == "path" else text
+
+
 def _with(arguments: Arguments, text: str) -> Arguments:
     """The question with one more setting: what sets the same is replaced."""
-    extra = parse_arguments([text], VALUES, environ={})
-    if inner := [option for option in ("--with", "--top") if option in extra.own]:
-        raise FlagError(f"--with {shown(text)}: {inner[0]} is no setting of a side; write --with '-ub 2048'")
-    if not text.strip() or extra.help or extra.json or extra.check:
+    if not text.strip() or {"-h", "--help"} & set(text.split()):
         raise FlagError(f"--with {shown(text)}: give llama-server's flags or options, as in --with '-ub 2048'")
+    if inner := [word for word in text.split() if word in ("--with", "--top")]:
+        raise FlagError(f"--with {shown(text)}: {inner[0]} is no setting of a side; write --with '-ub 2048'")
+    try:
+        extra: Arguments = typer.main.get_command(side).make_context("--with", [text]).obj
+    except FlagError as error:
+        raise FlagError(f"--with {shown(text)}: {error}") from None
     kept: list[str] = []
     words = list(arguments.flags)
     replaced = {name for flag in _names(extra.flags) for name in same_setting(flag)}
@@ -143,29 +163,12 @@ def _with(arguments: Arguments, text: str) -> Arguments:
         if normalized(flag) not in replaced:
             kept += [flag, *words[:count]]
         del words[:count]
-    found = replace(arguments, flags=(*kept, *extra.flags))
+    set_here = {param.name: getattr(extra, param.name) for param in shared_params() if param.opts[-1] in extra.given}
+    if set_here.keys() & {"gpus", "rig", "no_gpu"}:
+        set_here = {"gpus": [], "rig": None, "no_gpu": False, **set_here}
     if model:
-        found = replace(found, model=model)
-    if extra.gpus or extra.rig is not None or extra.no_gpu:
-        found = replace(found, gpus=extra.gpus, rig=extra.rig, no_gpu=extra.no_gpu)
-    if extra.host_mib is not None:
-        found = replace(found, host_mib=extra.host_mib)
-    if extra.without_ops:
-        found = replace(found, without_ops=extra.without_ops)
-    for option, texts in extra.own.items():
-        found = _set(found, option, texts[-1])
-    return found
-
-
-def _set(arguments: Arguments, option: str, text: str) -> Arguments:
-    """The question with one option of ``SETTINGS`` set."""
-    own = {**arguments.own, option: (text,)}
-    return replace(
-        arguments,
-        own=own,
-        llama=text if option == "--llama" else arguments.llama,
-        app=text if option == "--app" else arguments.app,
-    )
+        set_here["models"] = [model]
+    return replace(arguments, flags=(*kept, *extra.flags), **set_here)
 
 
 def _names(flags: Sequence[str]) -> list[str]:

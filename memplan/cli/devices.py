@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from memplan.cli import terminal
-from memplan.cli.options import read_options
+from memplan.cli.command import APP, Command, Json
 from memplan.cli.waiting import waiting
 from memplan.errors import FlagError, RigError, printable
 
@@ -15,63 +16,54 @@ if TYPE_CHECKING:
     from memplan.backends.devices import Gpu
     from memplan.machine.detected import Detected
 
-HELP: Final = """\
-Usage: memplan devices [options]
+app = typer.Typer(**APP)
 
-  Which GPUs this machine has, in llama.cpp's order, and how much memory is
-  free. memplan estimate and memplan plan take them when no --gpu is given.
 
-  Asked are llama-server --list-devices, if one is on PATH; else NVIDIA's driver
-  (with the nvml extra: pip install 'memplan[nvml]'); else AMD's, in sysfs. What
-  Vulkan's drivers allow is asked of vulkaninfo, where that is installed.
-
-Options:
-  --server FILE      the llama-server to ask
-  --vulkaninfo FILE  the devices in what vulkaninfo said, on any machine: its
-                     text, or its JSON (vulkaninfo --json) for limits alone
-  --known            list every card that --gpu knows by name
-  -o, --output FILE  write a rig file for --rig: JSON if its name ends in .json,
-                     TOML otherwise. In place of one that memplan wrote, too
-  --force            write it in place of any other file but a model
-  --json             print one JSON object, sizes in bytes
-  -h, --help         print this
-
+@app.command(
+    cls=Command,
+    epilog="""\
 Examples:
   memplan devices
   memplan devices --json
   memplan devices -o this-machine.toml
   memplan devices --known
+""",
+)
+def devices(
+    server: Annotated[str | None, typer.Option("--server", metavar="FILE")] = None,
+    said: Annotated[str | None, typer.Option("--vulkaninfo", metavar="FILE")] = None,
+    known: Annotated[bool, typer.Option("--known")] = False,
+    path: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE")] = None,
+    force: Annotated[bool, typer.Option("--force")] = False,
+    json: Json = False,
+) -> int:
+    """Which GPUs this machine has, in llama.cpp's order, and how much memory is free. memplan estimate and memplan plan
+    take them when no --gpu is given.
 
-Exit status: 0 answered, 2 bad input (one line says what).
-"""
+    Asked are llama-server --list-devices, if one is on PATH; else NVIDIA's driver (with the nvml extra: pip install
+    'memplan[nvml]'); else AMD's, in sysfs. What Vulkan's drivers allow is asked of vulkaninfo, where that is installed.
 
-
-def run(argv: Sequence[str]) -> int:
-    """Print what was found; the exit status. Raises MemplanError."""
-    options = read_options(
-        argv,
-        "devices",
-        values=("--server", "--vulkaninfo", "-o --output"),
-        switches=("--known", "--json", "--force"),
-    )
-    if options.help:
-        sys.stdout.write(HELP)
-        return 0
-    if "--known" in options:
-        alone = [word for word in options.values if word not in ("--known", "--json")]
-        if alone:
+    --server: The llama-server to ask.
+    --vulkaninfo: The devices in what vulkaninfo said, on any machine: its text, or its JSON (vulkaninfo --json) for
+        limits alone.
+    --known: List every card that --gpu knows by name.
+    --output: Write a rig file for --rig: JSON if its name ends in .json, TOML otherwise. In place of one that memplan
+        wrote, too.
+    --force: Write it in place of any other file but a model.
+    """
+    if known:
+        given = {"--server": server, "--vulkaninfo": said, "--output": path, "--force": force or None}
+        if alone := [option for option, value in given.items() if value is not None]:
             raise FlagError(f"--known lists cards and looks at no machine: leave {alone[0]} out")
-        return _list_known("--json" in options)
+        return _list_known(json)
 
     from memplan.machine.detect import detect
 
-    server, said = options.get("--server"), options.get("--vulkaninfo")
     if said is not None and server is not None:
         raise FlagError("--server and --vulkaninfo: give one of them")
     if server == "":
         raise FlagError("--server: an empty name; is a variable of the shell not set?")
     server = server or ""
-    path, force = options.get("--output"), "--force" in options
     if path is not None:
         from memplan.outfile import check_output
         from memplan.rig_file import RIG
@@ -98,10 +90,10 @@ def run(argv: Sequence[str]) -> int:
         count = len(machine.rig.gpus)
         gpus = f"{count} GPU{'s' * (count > 1)}" if count else "no GPU"
         print(f"{path}: a rig file of {gpus}; memplan estimate takes it with --rig", file=sys.stderr)
-    if "--json" in options:
-        import json
+    if json:
+        from json import dumps
 
-        sys.stdout.write(json.dumps(devices_object(machine), indent=2) + "\n")
+        sys.stdout.write(dumps(devices_object(machine), indent=2) + "\n")
     else:
         sys.stdout.write("\n".join(_lines(machine)) + "\n")
     return 0

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from io import FileIO
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from memplan.cli import terminal
-from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import access_of, rig_in, rig_of
+from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand
 from memplan.errors import FlagError, LogError, MemplanError, shown
 from memplan.infile import open_input
 from memplan.llama.flags import parse_flags
@@ -20,51 +22,47 @@ if TYPE_CHECKING:
     from memplan.diagnosing.log import Load
     from memplan.gguf.header import Header
 
-HELP: Final = """\
-Usage: memplan diagnose LOG [llama-server's flags] [options]
-
-  What a log of llama.cpp says about each load of a model: which buffers it
-  asked for, what memplan predicts for the same, whether they agree, why it
-  failed, and which flags mend it. LOG is a file, or - for what is piped in;
-  timestamps, colours and other lines in it do not matter, nor does its end.
-  Loads that are the same, of a service that restarts, are explained once.
-
-  A log from llama-server -v (or --verbosity 4) shows the most. What it does not
-  show can be given after it: the flags llama-server was started with (its whole
-  command line can be pasted), the model, the GPUs, the release.
-
-Options:
-  -m MODEL           the model: a GGUF file, an address or a built-in name;
-                     found by itself when it is one of those built in
-  --gpu, --rig, --llama, --app, --offline, --no-cache, --timeout
-                     as memplan estimate has them; the log's own by default
-  --all              every load, also those that --fit makes to measure
-  --check            exit with 1 when the last load failed
-  --json             print one JSON object, sizes in bytes
-  -h, --help         print this
-
-Examples:
-  memplan diagnose examples/unfused.log
-  llama-server -m model.gguf -v 2>&1 | tee log.txt; memplan diagnose log.txt
-  memplan diagnose log.txt -m deepseek-v4-flash -ncmoe 36 --gpu "2*RTX 3090"
-
-Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
-"""
+app = typer.Typer(**APP)
 
 _TOO_MANY: Final = "give one at a time, or all of them piped: cat A B | memplan diagnose -"
 _CHUNK: Final = 1 << 20
 FAILED: Final = 1
 
 
-def run(argv: Sequence[str]) -> int:
-    """Answer ``memplan diagnose`` on stdout; the exit status. Raises MemplanError for bad input."""
-    words = [_STDIN if word == "-" else word for word in argv]
-    arguments = parse_arguments(words, (), ("--all",), what="log", too_many=_TOO_MANY, environ={})
-    if arguments.help:
-        sys.stdout.write(HELP)
-        return 0
-    if not arguments.model:
+@app.command(
+    cls=LlamaCommand.but(
+        without=(*PATHS, "without_ops", "filled", "reserve"), what="log", too_many=_TOO_MANY, environment=False
+    ),
+    epilog="""\
+Examples:
+  memplan diagnose examples/unfused.log
+  llama-server -m model.gguf -v 2>&1 | tee log.txt; memplan diagnose log.txt
+  memplan diagnose log.txt -m deepseek-v4-flash -ncmoe 36 --gpu "2*RTX 3090"
+""",
+)
+def diagnose(
+    ctx: typer.Context,
+    models: Annotated[list[str] | None, typer.Argument(metavar="LOG")] = None,
+    every: Annotated[bool, typer.Option("--all")] = False,
+    json: Json = False,
+    check: Annotated[bool, typer.Option("--check")] = False,
+) -> int:
+    """What a log of llama.cpp says about each load of a model: which buffers it asked for, what memplan predicts for
+    the same, whether they agree, why it failed, and which flags mend it. LOG is a file, or - for what is piped in;
+    timestamps, colours and other lines in it do not matter, nor does its end. Loads that are the same, of a service
+    that restarts, are explained once.
+
+    A log from llama-server -v (or --verbosity 4) shows the most. What it does not show can be given after it: the flags
+    llama-server was started with (its whole command line can be pasted), the model (-m MODEL: a GGUF file, an address
+    or a built-in name; it is found by itself when it is one of those built in), the GPUs, the release.
+
+    --all: Every load, also those that --fit makes to measure.
+    --check: Exit with 1 when the last load failed.
+    """
+    arguments: Arguments = ctx.obj
+    if not models:
         raise FlagError("which log? give a file, or - for what is piped in")
+    log = _STDIN if models[0] == "-" else models[0]
     # flags with values that llama-server would not take are the user's, not the log's
     flags = parse_flags(arguments.flags, arguments.app)
 
@@ -72,9 +70,9 @@ def run(argv: Sequence[str]) -> int:
     from memplan.diagnosing.reader import read_log
     from memplan.output.diagnosis import render_diagnoses, render_diagnoses_json
 
-    loads = read_log(_chunks(arguments.model))
+    loads = read_log(_chunks(log))
     if not loads:
-        name = "the log" if arguments.model == _STDIN else shown(arguments.model)
+        name = "the log" if log == _STDIN else shown(log)
         raise LogError(f"{name}: llama.cpp loads no model in it; give what llama-server prints, best with -v")
     notes = list[str]()
     named = (flags.model, flags.draft_model, flags.projector)
@@ -86,12 +84,12 @@ def run(argv: Sequence[str]) -> int:
     llama = "" if arguments.llama == "latest" else arguments.llama
     given_beside = Given(header, arguments.flags, rig, llama, arguments.pasted, tuple(notes), draft, projector)
     with terminal.ProgressBar("explaining loads") as bar:
-        diagnoses = diagnose_all(chosen(loads, "--all" in arguments.own), given_beside, bar)
-    if arguments.json:
+        diagnoses = diagnose_all(chosen(loads, every), given_beside, bar)
+    if json:
         sys.stdout.write(render_diagnoses_json(diagnoses))
     else:
         sys.stdout.write(render_diagnoses(diagnoses, width=terminal.width()))
-    return FAILED if arguments.check and diagnoses[-1].load.failed is not None else 0
+    return FAILED if check and diagnoses[-1].load.failed is not None else 0
 
 
 _STDIN: Final = "/dev/stdin"
@@ -135,6 +133,3 @@ def _read(file: IO[bytes] | FileIO, size: int, bar: terminal.ProgressBar) -> Ite
         yield chunk
         read += len(chunk)
         bar(read >> 20, max(size, read) >> 20 if size > _CHUNK else None)
-
-
-__all__ = ["Arguments", "chosen", "run"]

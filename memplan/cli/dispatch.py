@@ -1,8 +1,4 @@
-"""From a command line to a command, and from what it raises to one line and an exit status.
-
-Commands in ``commands.DIRECT`` go past typer, whose import would double the time of ``estimate`` and whose parser would
-read llama-server's ``-ctk`` as ``-c tk``.
-"""
+"""From a command line to a command, and from what it raises to one line and an exit status."""
 
 from __future__ import annotations
 
@@ -65,18 +61,9 @@ def _end_tidily() -> None:
 
 
 def _dispatch(args: list[str]) -> int:
-    from memplan.cli.commands import DIRECT
-
-    if args and args[0] == "help":
-        args = [*args[1:], "--help"]
-    if args and args[0] in DIRECT:
-        from importlib import import_module
-
-        status: int = import_module(f"memplan.cli.{args[0]}").run(args[1:])
-        return status
     from memplan.cli.app import run_app
 
-    return run_app(args)
+    return run_app([*args[1:], "--help"] if args[:1] == ["help"] else args)
 
 
 def _fail(message: str) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from typing import Annotated
 
 import typer
 
+from memplan.cli.command import APP, Command, Json
 
-def models(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, sizes in bytes.")] = False,
-) -> int:
+app = typer.Typer(**APP)
+
+
+@app.command(cls=Command, epilog="Examples:\n  memplan models\n  memplan models --json\n")
+def models(json: Json = False) -> int:
     """List the built-in models and their recipes."""
     from memplan.cli import terminal
     from memplan.models.builtin import builtin_header

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from memplan.cli import terminal
-from memplan.cli.arguments import Arguments, parse_arguments
-from memplan.cli.estimate import DOES_NOT_FIT, PATHS, read_question
-from memplan.errors import FlagError, shown
+from memplan.cli.command import APP, Arguments, LlamaCommand
+from memplan.cli.estimate import DOES_NOT_FIT, read_question
+from memplan.cli.waiting import working
+from memplan.errors import FlagError
 from memplan.llama.flag_values import whole
 
 if TYPE_CHECKING:
@@ -20,79 +22,83 @@ if TYPE_CHECKING:
     from memplan.planning.speed import Bandwidths
     from memplan.question import Question
 
-USAGE = """\
-Usage: memplan plan MODEL [llama-server's flags] [options]
+Style = Literal["table", "args", "sh", "ini", "json"]
 
-  Flags with which llama.cpp loads the model on these GPUs and leaves a margin
-  on each: -ngl, -ts, and -ot with as few and as short patterns as will do.
-  Attention, shared experts and the output layer go on GPUs, then as many
-  experts as fit. Every plan is proved by an exact estimate.
+app = typer.Typer(**APP)
 
-  The flags given are kept: -c, -np, -ub, -ctk, but also -ot, -ncmoe, -ts, -ngl.
 
-Options:
-  --margin MIB[,MIB...]  what to leave free: on every GPU, or on each
-                         (the reserve, or what --fit-target says)
-  --search NAMES         choose these too, of c, ub, np, cache: as large as
-                         costs no expert its place, or as small as must be;
-                         with np each slot keeps the context that it had
-  --format FORMAT        table (default), args (one line to paste), sh (a
-                         script), ini (for llama-server's --models-preset), json
-  --json                 the same as --format json
-  --gpu-bandwidth GB/S[,...]   for the estimated time a token: known cards'
-  --host-bandwidth GB/S|KIND   as in 96 or 8xDDR4-3200; 2xDDR5-5600 by default
-  -h, --help             print this
-
-  --gpu, --rig, --host-mib, --llama, --app, --without-op, --filled, --reserve,
-  --path, --indexer and --hyper-connections are those of memplan estimate.
-
+@app.command(
+    cls=LlamaCommand,
+    epilog="""\
 Examples:
   memplan plan deepseek-v4-flash --gpu "2*RTX 3090" -c 131072 -np 1
   memplan plan flash.gguf --gpu "RTX 5090" --gpu "RTX 3060" --format args
 
 Exit status: 0 a plan, 1 nothing fits (what would is printed), 2 bad input.
-"""
+""",
+)
+def plan(
+    ctx: typer.Context,
+    margin: Annotated[str | None, typer.Option("--margin", metavar="MIB[,MIB...]")] = None,
+    search: Annotated[list[str] | None, typer.Option("--search", metavar="NAMES")] = None,
+    style: Annotated[Style | None, typer.Option("--format")] = None,
+    json: Annotated[bool, typer.Option("--json")] = False,
+    gpu_bandwidth: Annotated[str | None, typer.Option("--gpu-bandwidth", metavar="GB/S[,...]")] = None,
+    host_bandwidth: Annotated[str | None, typer.Option("--host-bandwidth", metavar="GB/S|KIND")] = None,
+) -> int:
+    """Flags with which llama.cpp loads the model on these GPUs and leaves a margin on each: -ngl, -ts, and -ot with as
+    few and as short patterns as will do. Attention, shared experts and the output layer go on GPUs, then as many
+    experts as fit. Every plan is proved by an exact estimate.
 
-VALUES = ("--margin", "--search", "--format", "--gpu-bandwidth", "--host-bandwidth")
+    The flags given are kept: -c, -np, -ub, -ctk, but also -ot, -ncmoe, -ts, -ngl.
 
-
-def run(argv: Sequence[str]) -> int:
-    """Answer ``memplan plan`` on stdout; the exit status. Raises MemplanError for bad input."""
-    arguments = parse_arguments(argv, (*VALUES, *PATHS))
-    if arguments.help:
-        sys.stdout.write(USAGE)
-        return 0
-    style = _format(arguments)
+    --margin: What to leave free: on every GPU, or on each (the reserve, or what --fit-target says).
+    --search: Choose these too, of c, ub, np, cache: as large as costs no expert its place, or as small as must be; with
+        np each slot keeps the context that it had.
+    --format: A table (default), one line to paste (args), a script (sh), keys for llama-server's --models-preset (ini),
+        or JSON.
+    --json: The same as --format json.
+    --gpu-bandwidth: For the estimated time a token: known cards' by default.
+    --host-bandwidth: As in 96 or 8xDDR4-3200; 2xDDR5-5600 by default.
+    """
+    if json and style not in (None, "json"):
+        raise FlagError(f"--json and --format {style}: give only one of them")
+    style = "json" if json else style or "table"
+    names = [name.strip() for text in search or () for name in text.split(",")]
+    if "" in names:
+        raise FlagError("--search: a name is missing; choose of c, ub, np, cache")
+    arguments: Arguments = ctx.obj
     question = read_question(arguments)
 
     from memplan.output import plan as output
     from memplan.planning.plan import NoPlan, make_plan
     from memplan.planning.problem import Problem
 
-    problem = Problem(question, read_margins(arguments, question), _bandwidths(arguments, question.rig))
-    plan = make_plan(problem, _names(arguments))
+    problem = Problem(question, _margins(margin, question), _bandwidths(gpu_bandwidth, host_bandwidth, question.rig))
+    with working("planning"):
+        found = make_plan(problem, list(dict.fromkeys(names)))
     name = question.header.name
     model, remark = _model_file(question.header) if style in ("sh", "ini") else (None, "")
     remark = "; ".join(filter(None, (remark, *left_out(arguments))))
     if style == "json":
-        text = output.plan_json(plan)
-    elif isinstance(plan, NoPlan):
-        text = output.no_plan_text(plan, terminal.width())
+        text = output.plan_json(found)
+    elif isinstance(found, NoPlan):
+        text = output.no_plan_text(found, terminal.width())
     elif style == "args":
-        text = output.plan_args(plan)
-        said = (*output.cautions(plan), *output.unchecked(plan), *left_out(arguments))
+        text = output.plan_args(found)
+        said = (*output.cautions(found), *output.unchecked(found), *left_out(arguments))
         sys.stderr.writelines(terminal.fitted(f"memplan: {line}\n", sys.stderr) for line in said)
     elif style == "sh":
-        text = output.plan_script(plan, model, remark)
+        text = output.plan_script(found, model, remark)
     elif style == "ini":
-        text = output.plan_ini(plan, model, name, remark)
+        text = output.plan_ini(found, model, name, remark)
     else:
-        text = output.plan_table(plan, width=terminal.width(), colour=terminal.colour(), unicode=terminal.unicode())
-    if isinstance(plan, NoPlan) and style not in ("json", "table"):
+        text = output.plan_table(found, width=terminal.width(), colour=terminal.colour(), unicode=terminal.unicode())
+    if isinstance(found, NoPlan) and style not in ("json", "table"):
         sys.stderr.write(text)  # a script must not paste this
     else:
         sys.stdout.write(text)
-    return DOES_NOT_FIT if isinstance(plan, NoPlan) else 0
+    return DOES_NOT_FIT if isinstance(found, NoPlan) else 0
 
 
 def left_out(arguments: Arguments) -> tuple[str, ...]:
@@ -120,40 +126,18 @@ def _model_file(header: Header) -> tuple[str | None, str]:
     return name, ""
 
 
-def read_margins(arguments: Arguments, question: Question) -> tuple[int, ...]:
+def _margins(text: str | None, question: Question) -> tuple[int, ...]:
     """Bytes to leave on each GPU, from ``--margin``, ``--fit-target``, or the reserve. Raises FlagError."""
     from memplan.planning.problem import default_margins, one_each
 
-    count = len(question.rig.gpus)
-    texts = arguments.own.get("--margin", ())
-    if not texts:
+    if text is None:
         return default_margins(question)
-    values = tuple(whole("--margin", part, 0, 1 << 30) for part in texts[-1].split(","))
-    return one_each("--margin", values, count)
+    values = tuple(whole("--margin", part, 0, 1 << 30) for part in text.split(","))
+    return one_each("--margin", values, len(question.rig.gpus))
 
 
-def _bandwidths(arguments: Arguments, rig: Rig) -> Bandwidths:
+def _bandwidths(gpus: str | None, host: str | None, rig: Rig) -> Bandwidths:
     from memplan.planning.speed import bandwidth, find_bandwidths
 
-    texts = arguments.own.get("--gpu-bandwidth", ())
-    given = [bandwidth("--gpu-bandwidth", part) for part in texts[-1].split(",")] if texts else []
-    host = arguments.own.get("--host-bandwidth", (rig.host_bandwidth,))[-1]
-    return find_bandwidths(rig.gpus, given, host)
-
-
-def _names(arguments: Arguments) -> list[str]:
-    names = [name.strip() for text in arguments.own.get("--search", ()) for name in text.split(",")]
-    if "" in names:
-        raise FlagError("--search: a name is missing; choose of c, ub, np, cache")
-    return list(dict.fromkeys(names))
-
-
-def _format(arguments: Arguments) -> str:
-    from memplan.output.plan import FORMATS
-
-    style = arguments.own.get("--format", ("json" if arguments.json else "table",))[-1]
-    if style not in FORMATS:
-        raise FlagError(f"--format {shown(style)}: must be one of {', '.join(FORMATS)}")
-    if arguments.json and style != "json":
-        raise FlagError(f"--json and --format {style}: give only one of them")
-    return style
+    given = [] if gpus is None else [bandwidth("--gpu-bandwidth", part) for part in gpus.split(",")]
+    return find_bandwidths(rig.gpus, given, rig.host_bandwidth if host is None else host)

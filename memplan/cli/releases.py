@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from typing import Annotated
 
 import typer
 
+from memplan.cli.command import APP, Command, Json
 
-def releases(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> int:
+app = typer.Typer(**APP)
+
+
+@app.command(cls=Command, epilog="Examples:\n  memplan releases\n  memplan releases --json\n")
+def releases(json: Json = False) -> int:
     """List the builds of llama.cpp that are followed, and what each changed for memory."""
     from memplan.models.registry import ARCHITECTURES, find_architecture
     from memplan.releases import BUILDS, FORKS, LATEST

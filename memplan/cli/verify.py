@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from memplan.backends.cards import find_card
 from memplan.backends.devices import Rig
-from memplan.cli.arguments import Arguments, parse_arguments
 from memplan.cli.asked import access_of, host_of, loads_of, model_of, rig_of
+from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand
 from memplan.cli.waiting import waiting
 from memplan.errors import FlagError, ProgramError
 from memplan.llama.flags import Flags, check_devices, parse_flags
@@ -25,47 +27,40 @@ if TYPE_CHECKING:
     from memplan.output.verification import Comparison
     from memplan.result import Estimate
 
-HELP: Final = """\
-Usage: memplan verify MODEL [llama-server's flags] [options]
-
-  Run your own llama-fit-params with the same flags, in the mode in which it
-  allocates nothing, and put its numbers beside memplan's, device by device. It
-  is taken from PATH, or from beside llama-server, or is llama's own command;
-  without any llama-server is started and ended before it loads, which gives
-  the compute buffers alone.
-
-  MODEL is what memplan estimate takes. Of a model that is not whole on this
-  machine a file with its header and a hole for its data is made for the while.
-
-Options:
-  --program FILE     the llama-fit-params, llama or llama-server to run
-  --gpu, --rig, --host-mib
-                     GPUs and memory; by default what the program itself lists
-  --llama RELEASE    the release to follow; by default what the program says
-  --offline, --no-cache, --timeout
-                     as memplan estimate has them
-  --check            exit with 1 when a figure differs, or a refusal
-  --json             print one JSON object
-  -h, --help         print this
-
-Examples:
-  memplan verify deepseek-v4-flash -c 65536 -np 1 -ncmoe 40
-  memplan verify model.gguf -c 65536 -np 1 --program build/bin/llama-fit-params
-
-Exit status: 0 answered, 1 with --check, 2 bad input (one line says what).
-"""
+app = typer.Typer(**APP)
 
 DIFFERS: Final = 1
 
 
-def run(argv: Sequence[str]) -> int:
-    """Answer ``memplan verify`` on stdout; the exit status. Raises MemplanError."""
-    arguments = parse_arguments(argv, ("--program",), ())
-    if arguments.help:
-        sys.stdout.write(HELP)
-        return 0
+@app.command(
+    cls=LlamaCommand.but(without=(*PATHS, "without_ops", "filled", "reserve")),
+    epilog="""\
+GPUs, memory and the release are the program's own if they are not given.
+
+Examples:
+  memplan verify deepseek-v4-flash -c 65536 -np 1 -ncmoe 40
+  memplan verify model.gguf -c 65536 -np 1 --program build/bin/llama-fit-params
+""",
+)
+def verify(
+    ctx: typer.Context,
+    program: Annotated[str | None, typer.Option("--program", metavar="FILE")] = None,
+    json: Json = False,
+    check: Annotated[bool, typer.Option("--check")] = False,
+) -> int:
+    """Run your own llama-fit-params with the same flags, in the mode in which it allocates nothing, and put its numbers
+    beside memplan's, device by device. It is taken from PATH, or from beside llama-server, or is llama's own command;
+    without any llama-server is started and ended before it loads, which gives the compute buffers alone.
+
+    MODEL is what memplan estimate takes. Of a model that is not whole on this machine a file with its header and a hole
+    for its data is made for the while.
+
+    --program: The llama-fit-params, llama or llama-server to run.
+    --check: Exit with 1 when a figure differs, or a refusal.
+    """
+    arguments: Arguments = ctx.obj
     flags = parse_flags(arguments.flags, arguments.app)
-    if arguments.own.get("--program", ("given",))[-1] == "":
+    if program == "":
         raise FlagError("--program: an empty name; is a variable of the shell not set?")
     model = model_of(arguments, flags)
 
@@ -76,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
 
     loads = loads_of(arguments, model, flags)
     header = loads[0].header
-    program = find_measurer(arguments.own.get("--program", ("",))[-1])
+    program = find_measurer(program or "")
     name = os.path.basename(program)
     with waiting(f"{name} --version"):
         version = version_of(program)
@@ -105,10 +100,10 @@ def run(argv: Sequence[str]) -> int:
     notes += [why for why in (result.approximate, machine.inexact) if why]
     if not all(row.agrees for row in rows) and not machine.source:
         notes = [*_other_rig(program, rig), *notes]
-    render = render_verification_json if arguments.json else render_verification
+    render = render_verification_json if json else render_verification
     sys.stdout.write(render(measured, rows, result, notes, refusal.said if refusal is not None else ""))
     agrees = all(row.agrees for row in rows) and (result.refused is None) == (refusal is None)
-    return DIFFERS if arguments.check and not agrees else 0
+    return DIFFERS if check and not agrees else 0
 
 
 def _notes(measured: Measured, flags: Flags, result: Estimate, rows: Sequence[Comparison]) -> Iterator[str]:

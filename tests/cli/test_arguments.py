@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.cli.arguments import Arguments, parse_arguments
+from memplan.cli.arguments import Known, sort_words
+from memplan.cli.command import Arguments
+from memplan.cli.commands import find_command
 from memplan.errors import FlagError
 
 
 def parsed(*words: str) -> Arguments:
-    return parse_arguments(words)
+    found = find_command("estimate").make_context("estimate", list(words)).obj
+    assert isinstance(found, Arguments)
+    return found
 
 
 def test_memplans_options_stand_anywhere_among_llama_servers_flags() -> None:
@@ -17,14 +21,14 @@ def test_memplans_options_stand_anywhere_among_llama_servers_flags() -> None:
     )  # fmt: skip
     assert found.model == "m.gguf"
     assert found.flags == ("-c", "4096", "-ctk", "q8_0", "-ngl", "9", "-ncmoe", "3")
-    assert found.gpus == ("RTX 3090", "2*RTX 4090")
-    assert (found.llama, found.app, found.without_ops) == ("v0.4.0", "cli", ("A", "B"))
-    assert found.json and found.check and not found.no_gpu and not found.help
+    assert found.gpus == ["RTX 3090", "2*RTX 4090"]
+    assert (found.llama, found.app, found.without_ops) == ("v0.4.0", "cli", ["A", "B"])
+    assert {"--json", "--check"} <= set(found.given) and not found.no_gpu
 
 
 def test_defaults() -> None:
     found = parsed("m.gguf")
-    assert (found.llama, found.app, found.rig, found.gpus, found.json) == ("latest", "server", None, (), False)
+    assert (found.llama, found.app, found.rig, found.given) == ("latest", "server", None, set())
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_a_whole_command_line_in_quotes() -> None:
     line = "llama-server -m 'my model.gguf' \\\n  -c 4096 \\\r\n -ot 'blk\\.1\\.=CPU' -fa on"
     found = parsed(line, "--gpu", "RTX 3090")
     assert found.flags == ("-m", "my model.gguf", "-c", "4096", "-ot", r"blk\.1\.=CPU", "-fa", "on")
-    assert found.gpus == ("RTX 3090",)
+    assert found.gpus == ["RTX 3090"]
     assert parsed("-c 4096 -np 1").flags == ("-c", "4096", "-np", "1")
     assert parsed("-c 4096 ^\n-np 1").flags == ("-c", "4096", "-np", "1")
 
@@ -74,13 +78,14 @@ def test_a_path_with_spaces_is_one_word() -> None:
 def test_values_are_never_options() -> None:
     found = parsed("m", "--prompt", "--json", "--gpu", "-c")
     assert found.flags == ("--prompt", "--json")
-    assert not found.json
-    assert found.gpus == ("-c",)
+    assert found.given == {"--gpu"}
+    assert found.gpus == ["-c"]
 
 
 def test_help_anywhere() -> None:
-    assert parsed("m", "-c", "1", "-h").help
-    assert parsed("--help").help
+    known = Known({"--json": "--json"}, ["--json"])
+    assert "--help" in sort_words(["m", "-c", "1", "-h"], known).own
+    assert "--help" in sort_words(["--usage"], known).own
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def test_help_anywhere() -> None:
 )
 def test_wrong_arguments(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(FlagError) as caught:
-        parse_arguments(words)
+        parsed(*words)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -118,16 +123,16 @@ def test_wrong_arguments(words: tuple[str, ...], said: str) -> None:
         (("m", "-cmoe=3"), "'-cmoe=3': -cmoe takes no value"),
         (("m", "--cpu-moe=3"), "--cpu-moe takes no value"),
         (("m", "--ctx-size=3"), "a space, not an equals sign: --ctx-size 3"),
-        (("m", "--indexer", "fused"), "--indexer is an option of memplan estimate, "),
+        (("m", "--margin", "512"), "--margin is an option of memplan sweep, plan, not of this command"),
         (("m", "--margin", "512"), "--margin is an option of memplan sweep, plan, not of this command"),
         (("m", "--gppu", "a"), "did you mean --gpu"),
     ],
 )
 def test_options_of_others_and_values_too_many(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(FlagError) as caught:
-        parse_arguments(words)
+        parsed(*words)
     assert said in str(caught.value)
 
 
 def test_a_command_with_an_output_of_its_own_keeps_it() -> None:
-    assert parse_arguments(["m", "-o", "a.png"], ("-o",)).own == {"-o": ("a.png",)}
+    assert sort_words(["m", "-o", "a.png"], Known({"-o": "--output"})).own == {"--output": ["a.png"]}

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from memplan.cli import main
-from memplan.cli.arguments import parse_arguments
-from memplan.cli.compare import VALUES, sides
+from memplan.cli.command import Arguments
+from memplan.cli.commands import find_command
+from memplan.cli.compare import sides
 from memplan.explaining.explain import explained
 
 MODEL = "deepseek-v4-flash"
@@ -127,9 +128,13 @@ def test_compare_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such tensor in --indexer fused" in text and "lid_kq" in text
 
 
+def sides_of(*line: str) -> list[tuple[str, Arguments]]:
+    ctx = find_command("compare").make_context("compare", list(line))
+    return sides(ctx.obj, ctx.params["settings"] or (), ctx.params)
+
+
 def asked(*line: str) -> list[tuple[str, tuple[str, ...], str, str]]:
-    found = sides(parse_arguments(line, VALUES, most_models=2, repeated=VALUES))
-    return [(name, side.flags, side.llama, side.app) for name, side in found]
+    return [(name, side.flags, side.llama, side.app) for name, side in sides_of(*line)]
 
 
 def test_what_is_set_beside_what() -> None:
@@ -146,14 +151,10 @@ def test_what_is_set_beside_what() -> None:
         ("--app server", "server"),
         ("--app cli", "cli"),
     ]
-    rigs = sides(
-        parse_arguments(
-            ("m", "--gpu", "a", "--with", "--no-gpu", "--with", "--rig r.toml -m n"), VALUES, repeated=VALUES
-        )
-    )
+    rigs = sides_of("m", "--gpu", "a", "--with", "--no-gpu", "--with", "--rig r.toml -m n")
     assert [(side.model, side.gpus, side.rig, side.no_gpu) for _, side in rigs] == [
-        ("m", (), None, True),
-        ("n", (), "r.toml", False),
+        ("m", [], None, True),
+        ("n", [], "r.toml", False),
     ]
 
 
@@ -183,7 +184,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("paths", MODEL, *GPU, "--top", "0"), "--top 0: must be 1 or more"),
     (("paths", MODEL, *GPU, "--llama", "b1"), "older than any release"),
     (("paths", *GPU), "which model?"),
-    (("paths", MODEL, *GPU, "--hyper-connections", "x"), "--hyper-connections 'x'"),
+    (("paths", MODEL, *GPU, "--hyper-connections", "x"), "--hyper-connections: 'x' is not one of"),
     (("paths", MODEL, *GPU, "--indexer", "fused"), "--indexer is an option of memplan estimate"),
     (("slots", MODEL, *GPU, "--llama", "b9842", "--indexer", "fused"), "has no fused indexer"),
     (("estimate", MODEL, *GPU, "--path", "rope=fused"), "no such path of deepseek4; it has indexer, hyper-connections"),
@@ -199,8 +200,8 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("compare", MODEL, *GPU, "--indexer", "fused", "--indexer", "no"), "--indexer 'no'"),
     (("compare", MODEL, MODEL, MODEL, *GPU), "more than 2 models"),
     (("compare", MODEL, *GPU, "--with", "-ub lots"), "-ub 'lots'"),
-    (("compare", MODEL, *GPU, "--with", ""), "an empty argument"),
-    (("compare", MODEL, *GPU, "--with", "--json"), "give llama-server's flags"),
+    (("compare", MODEL, *GPU, "--with", ""), "give llama-server's flags or options"),
+    (("compare", MODEL, *GPU, "--with", "--json"), "--json is an option of"),
     (("compare", MODEL, *GPU, "--with", "-ubb 2"), "unknown flag '-ubb'"),
     (("compare", MODEL, *GPU, "--with"), "--with needs a value"),
     (("compare", MODEL, *GPU, "--llama", "b10068", "--llama", "x"), "llama.cpp release 'x'"),

@@ -93,6 +93,7 @@ sys.exit(main(sys.argv[2:]))
         ("memplan.cli.commands", ["estimate"]),
         ("memplan.cli.estimate", ["estimate"]),
         ("memplan.cli.app", ["models"]),
+        ("memplan.cli.command", ["plan"]),
         ("typer", ["models"]),
         ("memplan.models.builtin", ["models"]),
         ("memplan.estimator", ["estimate", "deepseek-v4-flash", "--no-gpu"]),

@@ -124,7 +124,7 @@ def test_plot_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_terminal_needs_no_library_for_drawing() -> None:
     line = ["plot", MODEL, *GPU, "-cmoe", "--over", "ctx=4096,8192", "--terminal"]
     loaded = loaded_by(f"from memplan.cli import main\nassert main({line!r}) == 0")
-    assert not loaded & {"matplotlib", "numpy", "typer", "pydantic"}
+    assert not loaded & {"matplotlib", "numpy", "pydantic"}
     line[-1:] = ["-o", os.devnull]
     assert "matplotlib" not in loaded_by(f"from memplan.cli import main\nassert main({line!r}) == 2")
 
@@ -189,7 +189,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("plan", MODEL, *GPU, "--search", ""), "--search: a name is missing"),
     (("plan", MODEL, *GPU, "--search", "c,"), "--search: a name is missing"),
     (("slots", MODEL, *GPU, "--np", ",".join(map(str, range(1, 257)))), "256 counts of slots; at most 32"),
-    (("preset", "show", ""), "which preset?"),
+    (("preset", "show", ""), "an empty argument"),
     (("preset", "show", "x" * 5000), "there is none"),
     (("preset", "--fit", MODEL, *GPU, "--projector", os.devnull), "the file is empty"),
     (("preset", "--fit", MODEL, *GPU, "--projector", "/"), "is a folder"),
@@ -207,7 +207,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("plot", MODEL, *GPU, "-o", "/nowhere/at/all/a.png"), "no folder"),
     (("plot", MODEL, *GPU, "-o", "a.png", "--terminal"), "give only one"),
     (("plot", MODEL, *GPU, "-o", "a.png", "--output", "b.png"), "given twice"),
-    (("plot", MODEL, *GPU, "--terminal", "--json"), "memplan plot has no --json"),
+    (("plot", MODEL, *GPU, "--terminal", "--json"), "--json is an option of memplan estimate, sweep"),
     (("plot", MODEL, *GPU, "--terminal", "--dark"), "--dark is for the file"),
     (("plot", MODEL, *GPU, "--terminal", "--log-y"), "--log-y is for the file"),
     (("plot", MODEL, *GPU, "--terminal", "--linear"), "--linear: bars in the terminal have no axis"),
@@ -216,7 +216,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("plot", MODEL, *GPU, "--terminal", "--over", "ctx=4096"), "at least two numbers"),
     (("plot", MODEL, *GPU, "--terminal", "--over", "ctx=4096,8192", "--over", "np=1:20:1"), "16 at most"),
     (("plot", MODEL, *GPU, "--terminal", "--over", "fa=on,off", "--x", "fa"), "at least two numbers"),
-    (("explain", MODEL, *GPU, "--top", "0"), "--top '0'"),
+    (("explain", MODEL, *GPU, "--top", "0"), "--top 0: must be 1 or more"),
     (("explain", MODEL, *GPU, "--top", "x"), "--top 'x'"),
     (("explain", MODEL, *GPU, "--device", "CUDA2"), "this rig has CUDA0, CUDA1, CPU"),
     (("explain", MODEL, *GPU, "--timeline", "a.txt"), "ends in .png"),

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from memplan.cli import main
-from memplan.cli.commands import DIRECT, TYPER
+from memplan.cli.commands import COMMANDS
 
 PASTED = re.compile(r"add: |[; ]*\S+$|\s+-ngl ")
 """A line that must stay whole: flags, or one long word."""
@@ -48,7 +48,7 @@ LINES = [
     ["releases"],
     ["devices"],
     ["devices", "--known"],
-    *([command, "--help"] for command in (*DIRECT, *TYPER)),
+    *([command, "--help"] for command in COMMANDS),
     ["--help"],
 ]
 

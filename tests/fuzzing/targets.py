@@ -17,8 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from memplan.cli.arguments import parse_arguments
-from memplan.cli.options import read_options
+from memplan.cli.arguments import Known, sort_words
 from memplan.diagnosing.diagnosis import diagnose
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.reader import read_log
@@ -148,8 +147,11 @@ def flags(r: Random) -> None:
 
 
 def _cli(words: list[str]) -> None:
-    parse_arguments([*words, "--gpu", "x"], ("--own",), ("--switch",))
-    read_options(words, "header", values=("-o --output",), switches=("--json",), names=("MODEL",))
+    known = Known(
+        {"--gpu": "--gpu", "-o": "--output", "--output": "--output", "--json": "--json"}, ["--json"], ["--gpu"]
+    )
+    sort_words([*words, "--gpu", "x"], known)
+    sort_words(words, known, llama=False)
 
 
 def _value(r: Random) -> str:
