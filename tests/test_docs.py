@@ -16,6 +16,8 @@ import pytest
 
 from memplan.cli import main
 
+pytestmark = pytest.mark.slow
+
 TOP = Path(__file__).parent.parent
 DOCS = TOP / "docs"
 TASKS = (

@@ -10,7 +10,7 @@ inputs, models without a kind of layer, writes to a cache that its device cannot
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -51,7 +51,7 @@ CASES: list[Case] = sorted(
 _UNFUSED = 20000
 _SMALLER = [case for case in CASES if case["truth"].get("nodes", (0,))[0] < _UNFUSED]
 _LARGER = [case for case in CASES if case["truth"].get("nodes", (0,))[0] >= _UNFUSED]
-PLAIN = frozenset(case["id"] for case in (*_SMALLER[::7], *_LARGER[::25]))
+PLAIN = frozenset(case["id"] for case in (*_SMALLER[::20], *_LARGER[::40]))
 """Cases that are also planned tensor by tensor; graphs of 32,000 nodes take a second each."""
 
 
@@ -104,7 +104,12 @@ def check(found: Estimate, truth: Mapping[str, Any]) -> None:
     assert found.pipeline_parallel == truth["pipeline_parallel"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['release']}-{case['id']}")
+def some_slow(cases: Sequence[Case]) -> list[Any]:
+    """The cases as parameters: one of five is in the quick part of the suite."""
+    return [pytest.param(case, marks=() if i % 5 == 0 else pytest.mark.slow) for i, case in enumerate(cases)]
+
+
+@pytest.mark.parametrize("case", some_slow(CASES), ids=lambda case: f"{case['release']}-{case['id']}")
 def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
     flags = parse_flags(case["args"], case["app"])
     question = Question.of(header(json.dumps(case["model"])), flags, rig(case), case["release"], case["deny"])

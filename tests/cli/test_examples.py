@@ -25,6 +25,8 @@ from memplan.releases import RELEASES
 from tests.cli.test_verify import fit_params
 from tests.gguf import writer
 
+pytestmark = pytest.mark.slow
+
 TOP = Path(__file__).parents[2]
 
 

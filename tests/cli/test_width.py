@@ -10,6 +10,8 @@ import pytest
 from memplan.cli import main
 from memplan.cli.commands import COMMANDS
 
+pytestmark = pytest.mark.slow
+
 PASTED = re.compile(r"add: |[; ]*\S+$|\s+-ngl ")
 """A line that must stay whole: flags, or one long word."""
 

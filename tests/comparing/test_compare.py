@@ -17,6 +17,8 @@ from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "3"))
 GROWTH = "-c 64000 -b 4096 -ub 4096 -np 1 -fa on -cmoe --no-op-offload"

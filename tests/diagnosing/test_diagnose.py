@@ -26,6 +26,8 @@ from tests.diagnosing.logs import (
 )
 from tests.models.test_golden import header
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("name", "kind", "words"),

@@ -21,7 +21,7 @@ from memplan.llama.flags import parse_flags
 from memplan.models.registry import ARCHITECTURES
 from memplan.question import Question
 from memplan.rig import parse_gpus
-from tests.test_golden import Case, check, rig
+from tests.test_golden import Case, check, rig, some_slow
 
 DATA = Path(__file__).parent.parent / "data"
 CASES: list[Case] = [
@@ -36,12 +36,12 @@ def header(model: str) -> Header:
     return parse_header(io.BytesIO(gzip.decompress((DATA / "headers" / f"{model}.gguf.gz").read_bytes())), model)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['model']}-{case['release']}-{case['id']}")
+@pytest.mark.parametrize("case", some_slow(CASES), ids=lambda case: f"{case['model']}-{case['release']}-{case['id']}")
 def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
     flags = parse_flags(case["args"], case["app"])
     question = Question.of(header(case["model"]), flags, rig(case), case["release"], case["deny"])
     check(answer(question).estimate, case["truth"])
-    if case in CASES[::7]:
+    if case in CASES[::20]:
         check(answer(question, plain=True).estimate, case["truth"])
 
 

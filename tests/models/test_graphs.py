@@ -13,6 +13,8 @@ from memplan.releases import FORKS, RELEASES
 from scripts import compare_graph
 from scripts.compare_graph import BLOCK, build, differing, digest, golden_nodes, own_nodes
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 DIGESTS: dict[str, dict[str, Any]] = json.loads((GOLDEN / "graphs.json").read_text())
 WHOLE = GOLDEN / "graphs" / "b10068.jsonl.gz"

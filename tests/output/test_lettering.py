@@ -22,6 +22,8 @@ from memplan.output.plot import chart_figure
 from memplan.output.timeline import Timeline, TimelineChart, timeline_figure
 from tests.output.pictures import FREE, GIB, in_proportion, swept
 
+pytestmark = pytest.mark.slow
+
 TEX = r"a^$=CPU,\w_exps$=CPU"
 
 

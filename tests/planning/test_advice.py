@@ -15,6 +15,8 @@ from memplan.planning.problem import Problem
 from memplan.result import Estimate
 from tests.planning.rigs import problem
 
+pytestmark = pytest.mark.slow
+
 
 def estimate(of: Problem) -> Estimate:
     return answer(of.question).estimate

@@ -17,6 +17,8 @@ from memplan.planning.search import Search
 from memplan.result import Estimate
 from tests.planning.rigs import MIB, problem
 
+pytestmark = pytest.mark.slow
+
 
 def fresh(of: Problem, args: tuple[str, ...]) -> Estimate:
     return answer(of.question.with_words(*args)).estimate

@@ -23,6 +23,8 @@ from memplan.result import Estimate
 from memplan.rig import parse_gpus
 from tests.planning.rigs import MIB, asked, problem, questions
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = questions()
 
 
