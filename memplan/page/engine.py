@@ -31,7 +31,7 @@ LEAST_CONTEXT: Final = 4096
 """Where the chart begins, as that of ``memplan plot`` does."""
 
 TENSORS: Final = 12
-"""Lines of tensors that are shown of each compute buffer."""
+"""Lines of tensors that are shown of each compute buffer, at most; each holds a hundredth of it or more."""
 
 _ABOUT: Final[Mapping[str, tuple[type[MemplanError], ...]]] = {
     "model": (SourceError, HeaderError, ShardError, ModelError, UnknownModel),
@@ -200,18 +200,19 @@ def why(asked: Mapping[str, Any]) -> dict[str, Any]:
     question = _question(asked)
     check_compute(question)
     found = explained(question)
-    buffers = [
-        {
+    buffers = []
+    for buffer in found.buffers:
+        groups = [group for group in buffer.groups[:TENSORS] if group.bytes * 100 >= buffer.bytes]
+        said = {
             "device": buffer.device,
             "bytes": buffer.bytes,
             "verdict": verdict(buffer),
             "meaning": meaning(buffer, found.meanings),
-            "groups": [asdict(group) for group in buffer.groups[:TENSORS]],
-            "rest": sum(group.bytes for group in buffer.groups[TENSORS:]),
+            "groups": [asdict(group) for group in groups],
+            "rest": sum(group.bytes for group in buffer.groups[len(groups) :]),
             "gaps": buffer.lost,
         }
-        for buffer in found.buffers
-    ]
+        buffers.append(said)
     return {"buffers": buffers}
 
 

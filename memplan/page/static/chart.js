@@ -4,6 +4,7 @@ import { PARTS, el, gib, patterns, text, tokens, widthOf } from "./draw.js";
 
 const FIELD = Object.fromEntries(PARTS.map(([field, name]) => [name, field]));
 const GIB = 1 << 30;
+const BOLD = "700 12px system-ui, sans-serif";
 
 /** One panel as an SVG, `width` pixels wide; `now`: the context that the form asks for. */
 export function panelPicture(panel, width, now) {
@@ -16,8 +17,8 @@ export function panelPicture(panel, width, now) {
   const id = `panel-${panel.device}`;
   const picture = el("svg", { width, height, role: "img", "aria-label": `${panel.title}: ${panel.marks.map((mark) => mark.label).join("; ") || panel.verdict}` });
   picture.append(patterns(id), el("clipPath", { id: `${id}-clip` }, el("rect", { x: edge.left, y: edge.top - 2, width: width - edge.left - edge.right, height: height - edge.top - edge.bottom + 2 })));
-  picture.append(text(0, 13, panel.title, { "font-weight": 600 }));
-  const beside = widthOf(panel.title, "600 12px system-ui, sans-serif") + widthOf(panel.verdict) + 16 < width;
+  picture.append(text(0, 13, panel.title, { "font-weight": 700 }));
+  const beside = widthOf(panel.title, BOLD) + widthOf(panel.verdict) + 16 < width;
   picture.append(text(beside ? width - edge.right : 0, beside ? 13 : 29, panel.verdict, { fill: "var(--muted)", "text-anchor": beside ? "end" : "start" }));
 
   let step = GIB / 4;
@@ -43,14 +44,16 @@ export function panelPicture(panel, width, now) {
 
   for (const capacity of panel.capacities) {
     picture.append(el("path", { d: `M${edge.left} ${y(capacity.bytes)}H${width - edge.right}`, stroke: "var(--limit)", "stroke-width": 2 }));
-    picture.append(text(width - edge.right, y(capacity.bytes) - 5, capacity.label, { "text-anchor": "end", ...halo }));
+    // on the side where the stack is lower
+    const left = (floor.at(-1) ?? 0) > 0.9 * capacity.bytes;
+    picture.append(text(left ? edge.left + 4 : width - edge.right, y(capacity.bytes) - 6, capacity.label, { "text-anchor": left ? "start" : "end", ...halo }));
   }
   if (now >= xs[0] && now <= xs.at(-1)) {
     picture.append(el("path", { d: `M${x(now)} ${edge.top}V${height - edge.bottom}`, stroke: "var(--text)", "stroke-dasharray": "3 3" }, el("title", {}, `now: ${now.toLocaleString("en-US")} tokens`)));
   }
   for (const mark of panel.marks) {
     const at = x(mark.x);
-    const wide = widthOf(mark.label);
+    const wide = widthOf(mark.label, mark.whole ? BOLD : undefined);
     const start = Math.min(Math.max(at - wide / 2, edge.left + 2), width - edge.right - wide);
     picture.append(el("circle", { cx: at, cy: y(mark.y), r: 4.5, fill: "var(--ground)", stroke: "var(--limit)", "stroke-width": 2 }));
     picture.append(text(start, Math.min(y(mark.y) + 20, height - edge.bottom - 6), mark.label, { "font-weight": mark.whole ? 700 : 400, ...halo }));

@@ -42,11 +42,12 @@ export function widthOf(words, font = "12px system-ui, sans-serif") {
   return measure.measureText(words).width;
 }
 
-export const MIB = 1 << 20;
+const MIB = 1 << 20;
 const GIB = 1 << 30;
 
 /** Whole MiB as the commands print them: a shortage never less than it is. */
 export const mib = (bytes) => (bytes < 0 ? Math.floor(bytes / MIB) : Math.round(bytes / MIB)).toLocaleString("en-US");
+export const tenths = (bytes) => (bytes / MIB).toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 export const gib = (bytes) => `${(bytes / GIB).toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 })} GiB`;
 export const tokens = (count) =>
   count >= 1 << 20 && count % (1 << 20) === 0 ? `${count >> 20}M` : count >= 1024 && count % 1024 === 0 ? `${count >> 10}K` : count.toLocaleString("en-US");

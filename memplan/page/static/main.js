@@ -228,13 +228,13 @@ function showLargest(answer) {
   else if (answer.value === null) $("largest").textContent = `No context fits. With ${answer.first} tokens it ${answer.said}.`;
   else {
     const strong = Object.assign(document.createElement("strong"), { textContent: answer.value.toLocaleString("en-US") });
-    const beyond = answer.beyond ? `${answer.beyond.value.toLocaleString("en-US")} ${answer.beyond.said}` : "that is all that the model has";
+    const beyond = answer.beyond ? `With ${answer.beyond.value.toLocaleString("en-US")}: ${answer.beyond.said}` : "That is all that the model has";
     const use = Object.assign(document.createElement("button"), { type: "button", textContent: "Use it" });
     use.addEventListener("click", () => {
       $("context").value = answer.value;
       changed();
     });
-    $("largest").replaceChildren(strong, ` tokens at most, with these settings; ${beyond}. `, use);
+    $("largest").replaceChildren(strong, ` tokens at most, with these settings. ${beyond}. `, use);
   }
 }
 
@@ -257,7 +257,7 @@ $("question").addEventListener("input", ({ target }) => {
   if (["paste", "address", "file", "draft-file"].includes(target.id)) return;
   working("typing", true);
   clearTimeout(typing);
-  typing = setTimeout(changed, 50);
+  typing = setTimeout(changed, 15);
 });
 $("question").addEventListener("submit", (event) => event.preventDefault());
 $("add-card").addEventListener("click", () => form.addCard().querySelector(".name").focus());

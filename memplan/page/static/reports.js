@@ -1,6 +1,6 @@
 // The longer answers: what a compute buffer is made of, and a plan.
 
-import { mib } from "./draw.js";
+import { mib, tenths } from "./draw.js";
 
 const make = (name, text = "", attributes = {}) => {
   const made = Object.assign(document.createElement(name), attributes);
@@ -30,9 +30,9 @@ export function whyBody(answer) {
   if (answer.error) return [make("p", answer.error)];
   return answer.buffers.flatMap((buffer) => {
     const share = (bytes) => `${Math.round((100 * bytes) / buffer.bytes)} %`;
-    const rows = buffer.groups.map(({ base, bytes, count, layers }) => [base, mib(bytes), share(bytes), String(count), layers.length > 1 ? `${layers[0]} to ${layers.at(-1)}` : layers.join("")]);
-    if (buffer.rest) rows.push(["all others", mib(buffer.rest), share(buffer.rest), "", ""]);
-    if (buffer.gaps) rows.push(["gaps between them", mib(buffer.gaps), share(buffer.gaps), "", ""]);
+    const rows = buffer.groups.map(({ base, bytes, count, layers }) => [base, tenths(bytes), share(bytes), String(count), layers.length > 1 ? `${layers[0]} to ${layers.at(-1)}` : layers.join("")]);
+    if (buffer.rest) rows.push(["all others", tenths(buffer.rest), share(buffer.rest), "", ""]);
+    if (buffer.gaps) rows.push(["gaps between them", tenths(buffer.gaps), share(buffer.gaps), "", ""]);
     return [make("h3", `${buffer.device}: ${mib(buffer.bytes)} MiB`), make("p", [buffer.verdict, buffer.meaning].filter(Boolean).join(". ")), table(["tensor", "MiB", "share", "how many", "layers"], rows)];
   });
 }

@@ -17,13 +17,13 @@ self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim(
 
 self.addEventListener("fetch", (event) => {
   const { request } = event;
-  if (request.method !== "GET" || !request.url.startsWith(self.registration.scope)) return;
+  if (request.method !== "GET" || request.headers.has("range") || !request.url.startsWith(self.registration.scope)) return;
   event.respondWith(
     (async () => {
       const kept = await caches.open(KEPT);
       try {
         const answer = await fetch(request);
-        if (answer.ok) await kept.put(request, answer.clone());
+        if (answer.ok && (await kept.match(request))) await kept.put(request, answer.clone());
         return answer;
       } catch (error) {
         const found = await kept.match(request, { ignoreSearch: true });
