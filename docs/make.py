@@ -1,10 +1,11 @@
 """Makes the pictures of docs/images and the outputs that the pages show, as the pages themselves say to.
 
-    python docs/make.py [NAME ... | outputs]
+    python docs/make.py [NAME ... | outputs | page]
 
 A picture is made by the command in README.md or a page of docs/ that ends in ``-o NAME.png`` or ``--timeline
 NAME.png``; an output is what the command after ``$`` in a console block prints, or its first lines where dots follow.
-With names, only those pictures are made, or only the outputs.
+With names, only those pictures are made, or only the outputs. page.png shows the page in a browser: Chromium, driven by
+Playwright.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import io
 import os
 import re
 import shlex
+import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +26,11 @@ TOP = HERE.parent
 IMAGES = HERE / "images"
 CHANGES = "## Every change by build"
 """What the table of changes stands under, at the end of its page."""
+
+PAGE = "page.png"
+"""The picture of the page, and the question in it."""
+
+QUESTION = "#model=deepseek-v4-flash&c=524288&np=1&gpu=2*RTX+3090&host=128&ncmoe=34"
 
 STACK = 'memplan plot deepseek-v4-flash --gpu "RTX PRO 6000" -np 4 -kvu -o stack.png'
 """The first picture of reading-a-plot.md, whose page draws it in the terminal."""
@@ -91,6 +99,27 @@ def with_table(text: str) -> str:
     return f"{before}{heading}\n{changes_table()}" if heading else text
 
 
+def photograph() -> None:
+    """Write PAGE, in 96 colours."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    from memplan.page.core import pyodide_core
+    from memplan.page.folder import page_files
+    from memplan.page.server import PageServer
+
+    with PageServer(page_files(pyodide_core())) as server, sync_playwright() as driver:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1180, "height": 980})
+        page.goto(f"{server.address}{QUESTION}")
+        page.wait_for_selector('body[data-ready][data-asking=""]', timeout=120_000)
+        picture = Image.open(io.BytesIO(page.screenshot()))
+        browser.close()
+        server.shutdown()
+    picture.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(PAGE, optimize=True)
+
+
 def main(wanted: list[str]) -> None:
     """Make what is wanted, or everything."""
     os.chdir(IMAGES)
@@ -98,6 +127,9 @@ def main(wanted: list[str]) -> None:
         if not wanted or name.removesuffix(".png") in wanted:
             printed(words)
             print(name)
+    if not wanted or "page" in wanted:
+        photograph()
+        print(PAGE)
     for page in pages() if not wanted or "outputs" in wanted else ():
         old = page.read_text(encoding="utf-8")
         text = with_table(old)

@@ -81,6 +81,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
         context = browser.new_context(viewport={"width": 1280, "height": 1000})
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
+        playwright.expect.set_options(timeout=PATIENCE)
         found = Opened(page, server, Path(folder), [], [])
         context.on("request", lambda request: found.asked.append(request.url))
         page.on("pageerror", lambda error: found.complaints.append(str(error)))
