@@ -37,7 +37,7 @@ def page(
 
     Without -o it is served to this machine alone, on 127.0.0.1, until Ctrl-C, and opened in the browser.
 
-    --output: Write the page as a folder of static files (17 MB) that anyone can publish; in place of another page, too.
+    --output: Write the page as a folder of static files (14 MB) that anyone can publish; in place of another page, too.
     --pyodide: The folder of npm's package pyodide, unpacked. Without it, npm fetches that once (6 MB), and it is kept.
     --port: The port to serve on (any that is free).
     --no-browser: Print the address, open no browser.
