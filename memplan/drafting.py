@@ -22,7 +22,7 @@ from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.placement import Placement, select_devices, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
-from memplan.llama.speculation import BLOCK_TYPES
+from memplan.llama.speculation import BLOCK_TYPES, DSPARK_SINCE
 from memplan.loaded import Made, Model, load, make_context
 from memplan.models.graphs import BufferMap, PartBuffers
 from memplan.question import Question
@@ -75,6 +75,9 @@ def find_drafter(question: Question, served: Model, params: ContextParams) -> Dr
         return Drafter(block, draft_flags(flags, params, question.release, own=False), own=False)
     if question.draft is None:
         return "the draft model is not given"
+    if flags.drafting == "draft-dspark" and question.release.build < DSPARK_SINCE:
+        said, fix = "unknown speculative type: draft-dspark", f"take llama.cpp b{DSPARK_SINCE} or newer"
+        return Refusal("argument-not-of-this-release", REFUSED, said, fix)
     own = draft_flags(flags, params, question.release, own=True)
     try:
         model = load(question.draft, own, question.release)
@@ -87,6 +90,9 @@ def find_drafter(question: Question, served: Model, params: ContextParams) -> Dr
     if mtp:
         block = mtp_block(model, question.release)
         return Drafter(block, own, own=True) if isinstance(block, Model) else block
+    if flags.drafting in BLOCK_TYPES and not model.arch.layer_inputs(model.hparams):
+        said = 'GGML_ASSERT(target_layer_ids_n > 0 && "DFlash model has no target_layer_ids") failed'
+        return Refusal(OTHER, ABORT, said, f"take a drafter of architecture dflash, or leave out {flags.drafting}")
     return Drafter(model.beside(served), own, own=True)
 
 
@@ -154,7 +160,7 @@ def make_draft(
     placement: Placement | Refusal = served.placement
     elsewhere = ""
     if drafter.own:
-        refusal = checks.check_load(hp, release, model.arch.since) or model.tensors.refusal
+        refusal = checks.check_load(hp, release, model.arch.since, model.arch.before) or model.tensors.refusal
         if refusal is not None:
             return refusal
         taken = used if question.as_loaded else states(served.memory)

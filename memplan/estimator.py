@@ -131,9 +131,6 @@ def answer(question: Question, plain: bool = False) -> Answer:
         graphs,
     )
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)
-    if result.draft_refused is not None:
-        said = result.draft_refused
-        notes += (f"llama-server does not start: it cannot make the context that drafts ({said.message}): {said.fix}",)
     return replace(found, estimate=replace(result, notes=(*notes, *question.notes), approximate=inexact))
 
 
@@ -286,6 +283,8 @@ class _Work:
             return make_draft(self.question, self.workshop, drafter, made, used, buffers, self.plain)
         except FAULTS as fault:
             refusal = _abort(str(fault))
+            if refusal.kind == OTHER:
+                return replace(refusal, fix="take a drafter that was made for this model")
             if refusal.kind != "override-to-unused-device":
                 return refusal
             fix = f"let -devd name {made.placement.output.name}, too: what drafts takes the output that lies there"

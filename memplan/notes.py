@@ -126,7 +126,7 @@ def _split(estimate: Estimate) -> str:
 
 def _fit(estimate: Estimate) -> str:
     flags = estimate.flags
-    if estimate.fits or not flags.fit or flags.app == "cli" or not estimate.devices:
+    if estimate.fits or estimate.draft_refused or not flags.fit or flags.app == "cli" or not estimate.devices:
         return ""
     fixed = sorted(_PLACEMENT & flags.given)
     if fixed:

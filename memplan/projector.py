@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.errors import FlagError, shown
+from memplan.errors import ModelError, shown
 from memplan.ggml.tensor import new_tensor
 from memplan.llama.allocation import buffer_bytes
+from memplan.models.registry import PROJECTOR
 from memplan.result import Estimate
 
 if TYPE_CHECKING:
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
 
 
 def with_projector(found: Estimate, header: Header, flags: Flags, machine: Machine, release: Release) -> Estimate:
-    """The estimate with a projector's weights counted where they lie. Raises FlagError for a device that is not there.
+    """The estimate with a projector's weights counted where they lie. Raises ModelError for a file that holds none.
 
     All that the file holds is taken to be loaded.
     """
+    arch = header.metadata.get("general.architecture")
+    if arch != PROJECTOR:
+        raise ModelError(
+            f"--mmproj {shown(header.name)}: architecture {shown(str(arch))} is no projector's, which is {PROJECTOR}"
+        )
     device = projector_device(flags, machine, release)
     sizes = []
     for tensor in header.tensors.values():
@@ -48,8 +54,4 @@ def projector_device(flags: Flags, machine: Machine, release: Release) -> Device
         named = flags.devices[0]
     if named is None:
         return min(machine.gpus, key=lambda d: (d.integrated, d.remote), default=machine.cpu)
-    found = next((d for d in machine.gpus if d.name == named), None)
-    if found is None:
-        there = ", ".join(d.name for d in machine.gpus) or "none"
-        raise FlagError(f"--mmproj-device {shown(named)}: no such device; this rig has {there}")
-    return found
+    return next(d for d in machine.gpus if d.name == named)  # ``check_devices`` has seen to it

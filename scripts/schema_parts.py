@@ -70,6 +70,17 @@ def _model(about: str) -> Schema:
     )
 
 
+def _refusal(about: str) -> Schema:
+    return maybe(
+        entry(
+            about,
+            kind=text("a stable name"),
+            how=text("with a message, or by an assertion", "refused", "abort"),
+            said=text("llama.cpp's words"),
+        )
+    )
+
+
 def estimate() -> Schema:
     """``memplan estimate --json``."""
     device = uses(
@@ -145,14 +156,8 @@ def estimate() -> Schema:
         pipeline_parallel=switch("whether four copies of every split's inputs are kept"),
         exact=switch("whether these are llama.cpp's own numbers, to the byte"),
         notes=NOTES,
-        refused=maybe(
-            entry(
-                "why llama.cpp would not start",
-                kind=text("a stable name"),
-                how=text("with a message, or by an assertion", "refused", "abort"),
-                said=text("llama.cpp's words"),
-            )
-        ),
+        refused=_refusal("why llama.cpp would not start"),
+        draft_refused=_refusal("why llama-server gives up, for it cannot make the context that drafts"),
     )
 
 

@@ -18,10 +18,12 @@ from memplan.estimator import answer, estimate
 from memplan.gguf.header import Header, parse_header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.output.json import estimate_object
+from memplan.output.table import render_table
 from memplan.output.words import verdict_line
 from memplan.planning.api import plan
 from memplan.planning.plan import Plan
-from memplan.question import Question
+from memplan.question import Load, Question
 from memplan.result import BufferUse, Estimate
 from memplan.sweeping.largest import find_limit
 from memplan.sweeping.sweep import sweep
@@ -41,6 +43,8 @@ def header(model: str) -> Header:
         return parse_header(io.BytesIO(gzip.decompress(file.read_bytes())), model)
     if model == "flash-dspark":
         return builtin_header("deepseek-v4-flash-dspark")
+    if model.startswith("qwen3"):
+        return builtin_header(model)
     size, _, recipe = model.partition("-")
     return builtin_header(f"deepseek-v4-{size}:{recipe}")
 
@@ -190,6 +194,33 @@ def test_a_drafter_of_an_architecture_that_the_release_does_not_know_is_refused(
     refused = answer(asked("--spec-type draft-simple -md m3", "b10068", "minimax-m3")).estimate.draft_refused
     assert refused is not None
     assert refused.kind == "architecture-not-of-this-release"
+
+
+@pytest.mark.parametrize(
+    ("line", "release", "drafter", "kind", "said"),
+    [
+        ("", "b10068", "flash-dspark", "architecture-not-of-this-release", "key not found in model: dflash."),
+        ("--spec-type draft-dspark", "b10068", "flash-dspark", "argument-not-of-this-release", "unknown speculative"),
+        ("--spec-type draft-dspark", "v0.5.0", "qwen3-8b", "other", "no target_layer_ids"),
+        ("--spec-type draft-mtp", "v0.5.0", "flash-dspark", "other", "doesn't contain MTP layers"),
+    ],
+)
+def test_a_drafter_that_does_not_do(line: str, release: str, drafter: str, kind: str, said: str) -> None:
+    """The first as b9842 and b10068 say it of this file; the others by the sources."""
+    found = answer(asked(f"-c 8192 -np 1 -md x {line}", release, drafter)).estimate
+    assert found.draft_refused is not None and not found.fits
+    assert found.draft_refused.kind == kind and said in found.draft_refused.message
+    assert f"to fix it: {found.draft_refused.fix}" in " ".join(render_table(found).split())
+    assert estimate_object(found)["draft_refused"]["kind"] == kind
+
+
+def test_a_projector_drafts_nothing_and_a_model_projects_nothing() -> None:
+    clip = replace(header("qwen3-8b"), metadata={"general.architecture": "clip"})
+    question = asked(DSPARK)
+    with pytest.raises(ModelError, match="give it with --mmproj"):
+        answer(question.with_(loads=(question.loads[0], Load(clip, "draft"))))
+    with pytest.raises(ModelError, match="'dflash' is no projector's"):
+        answer(question.with_(loads=(*question.loads, Load(header("flash-dspark"), "projector"))))
 
 
 def test_a_drafter_needs_the_device_of_the_output_that_it_takes() -> None:

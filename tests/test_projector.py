@@ -85,5 +85,5 @@ def test_from_python_it_is_counted_everywhere() -> None:
 
 
 def test_a_device_that_is_not_there() -> None:
-    with pytest.raises(FlagError, match=r"--mmproj-device .*CUDA7.*no such device"):
+    with pytest.raises(FlagError, match=r"-mmdev .*CUDA7.*no such device"):
         taken("-mmdev CUDA7")

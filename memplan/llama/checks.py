@@ -131,13 +131,13 @@ def check_shapes(header: Header, release: Release) -> Refusal | None:
     return None
 
 
-def check_load(hp: HParams, release: Release, since: int) -> Refusal | None:
+def check_load(hp: HParams, release: Release, since: int, before: str = "") -> Refusal | None:
     """Why llama.cpp does not load these hyper-parameters (``load_arch``, ``load_hparams``); None if it does.
 
-    ``since``: the first build that knows the architecture.
+    ``since``: the first build that knows the architecture.  ``before``: what older ones say, if not just that.
     """
     if release.build < since:
-        said, fix = f"unknown model architecture: '{hp.arch}'", f"take llama.cpp b{since} or newer"
+        said, fix = before or f"unknown model architecture: '{hp.arch}'", f"take llama.cpp b{since} or newer"
         return Refusal("architecture-not-of-this-release", REFUSED, said, fix)
     if max(hp.n_expert_used) > hp.n_expert:
         used = "n_expert_used_max" if release.experts_used_by_layer else "hparams.n_expert_used"

@@ -17,6 +17,9 @@ from memplan.llama.flag_values import whole
 _DRAFT_TYPES: Final = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 BLOCK_TYPES: Final = frozenset({"draft-dflash", "draft-dspark"})
 """Kinds that draft a block of tokens in one go, and read the inputs of some of the model's layers."""
+DSPARK_SINCE: Final = 10178
+"""The first build seen that knows draft-dspark; b10159 does not."""
+
 _SNAPSHOT_TYPES: Final = frozenset({"draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"})
 _NGRAM_CACHE_DRAFT: Final = 8
 

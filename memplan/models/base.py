@@ -116,6 +116,8 @@ class Architecture(ABC, Generic[H]):
     since: int = 0
     """The first build seen that knows it, where the oldest that are followed do not (``LLM_ARCH_NAMES``); of an MTP
     block, that has its graph."""
+    before = ""
+    """What llama.cpp says of a file before; empty: that it does not know the architecture."""
     paths: tuple[str, ...] = ()
     """Parts that can be fused or not, by the names that ``--path`` takes."""
     one_sequence_since: int | None = None

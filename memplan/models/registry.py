@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from memplan.errors import MissingKey, UnsupportedArchitecture, shown
+from memplan.errors import MissingKey, ModelError, UnsupportedArchitecture, shown
 from memplan.gguf.header import Header, names_file
 from memplan.llama.keys import Keys
 from memplan.models.unmodelled import Unmodelled
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from memplan.llama.hparams import HParams
     from memplan.models.base import Architecture
     from memplan.releases import Release
+
+PROJECTOR = "clip"
+"""What files of multimodal projectors call themselves."""
 
 ARCHITECTURES = (
     "deepseek2",
@@ -61,10 +64,13 @@ def architecture(header: Header) -> Architecture[Any]:
 
     Raises:
         UnsupportedArchitecture: one of something else than language models.  MissingKey: there is none.
+        ModelError: a projector's.
     """
     name = header.metadata.get("general.architecture")
     if name is None:
         raise MissingKey("metadata key general.architecture is missing; is this a model, and its first shard?")
+    if name == PROJECTOR:
+        raise ModelError("holds a projector, which goes with a model: give it with --mmproj")
     if name not in ARCHITECTURES and f"{name}.embedding_length" not in header.metadata:
         listed = "memplan models lists models of those that are"
         raise UnsupportedArchitecture(f"architecture {shown(str(name))} is not modelled; {listed}")

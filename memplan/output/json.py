@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from memplan.llama.refusals import Refusal
 from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
 
 
 def estimate_object(estimate: Estimate) -> dict[str, Any]:
     """The estimate as plain dictionaries and lists; sizes in bytes."""
-    refused, draft = estimate.refused, estimate.draft
+    draft = estimate.draft
     return {
         "model": _summary(estimate.model),
         "llama": estimate.llama,
@@ -69,13 +70,19 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
         "pipeline_parallel": estimate.pipeline_parallel,
         "exact": estimate.exact,
         "notes": [*([f"not exact: {estimate.approximate}"] if estimate.approximate else []), *estimate.notes],
-        "refused": None if refused is None else {"kind": refused.kind, "how": refused.outcome, "said": refused.message},
+        "refused": _refusal(estimate.refused),
+        "draft_refused": _refusal(estimate.draft_refused),
     }
 
 
 def render_json(estimate: Estimate) -> str:
     """``estimate_object`` as text, ending in a newline."""
     return json.dumps(estimate_object(estimate), indent=2) + "\n"
+
+
+def _refusal(refused: Refusal | None) -> dict[str, str] | None:
+    """Why llama.cpp would not start."""
+    return None if refused is None else {"kind": refused.kind, "how": refused.outcome, "said": refused.message}
 
 
 def _summary(model: ModelSummary) -> dict[str, str | int]:

@@ -147,7 +147,7 @@ def _legend(estimate: Estimate, unicode: bool) -> Text:
 
 def verdict(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """Whether it fits, or why llama.cpp does not start and what mends it: lines, each with its style."""
-    refused = estimate.refused
+    refused = estimate.refused or estimate.draft_refused
     style = "bold red" if not estimate.fits else "bold yellow" if estimate.tight else "bold green"
     yield verdict_line(estimate), style
     if refused is not None:

@@ -13,6 +13,7 @@ from memplan.models.deepseek4.architecture import DeepSeek4
 from memplan.models.deepseek4.hparams import DeepSeek4HParams
 from memplan.models.dflash.graph import PlainGraph, StagesGraph
 from memplan.models.dflash.hparams import PlainHParams, StagesHParams, load_plain, load_stages
+from memplan.models.dflash.switches import STAGES_SINCE
 from memplan.models.dflash.tensors import wanted_plain, wanted_stages
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Stages(DeepSeek4):
 
     name = "dflash"
     graph = StagesGraph
+    since = STAGES_SINCE
+    before = "key not found in model: dflash.attention.sliding_window_pattern"
 
     @property
     def mtp(self) -> None:

@@ -9,8 +9,15 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
+STAGES_SINCE = 10235
+"""The first build seen that reads stages of DeepSeek-V4's kind; b10227 asks them for a plain drafter's keys."""
+
+
 class Switches(NamedTuple):
     """One release's."""
+
+    markov_head: bool
+    """A drafter may have a Markov head, as DSpark's have (load_arch_tensors)."""
 
     own_vocabulary: bool
     """A drafter may have embeddings and an output of its own, and a smaller vocabulary (load_arch_tensors)."""
@@ -26,4 +33,4 @@ class Switches(NamedTuple):
 @lru_cache(maxsize=64)
 def switches(release: Release) -> Switches:
     """What a release does."""
-    return Switches(release.build >= 10605, release.build >= 11149, release.build >= 11434)
+    return Switches(release.build >= 10178, release.build >= 10605, release.build >= 11149, release.build >= 11434)

@@ -29,7 +29,7 @@ def wanted_around(
         if "d2t" in have:
             drafted = have["d2t"].shape[0]
             yield Wanted("d2t", (drafted,), op="GET_ROWS", layer=OUTPUT)
-    if "markov_w1.weight" in have:
+    if more.markov_head and "markov_w1.weight" in have:
         rank = have["markov_w1.weight"].shape[0]
         yield Wanted("markov_w1.weight", (rank, v), op="GET_ROWS", layer=OUTPUT)
         yield Wanted("markov_w2.weight", (rank, drafted), layer=OUTPUT)
