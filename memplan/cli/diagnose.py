@@ -14,6 +14,7 @@ import typer
 from memplan.cli import terminal
 from memplan.cli.asked import access_of, rig_in, rig_of
 from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand
+from memplan.cli.estimate import reserve_mibs
 from memplan.errors import FlagError, LogError, MemplanError, shown
 from memplan.infile import open_input
 from memplan.llama.flags import parse_flags
@@ -31,7 +32,7 @@ FAILED: Final = 1
 
 @app.command(
     cls=LlamaCommand.but(
-        without=(*PATHS, "without_ops", "filled", "reserve"), what="log", too_many=_TOO_MANY, environment=False
+        without=(*PATHS, "without_ops", "filled"), what="log", too_many=_TOO_MANY, environment=False
     ),
     epilog="""\
 Examples:
@@ -82,7 +83,8 @@ def diagnose(
         raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
     rig = rig_in(arguments.environment, rig_of(arguments)[0], None)[0] if given else None
     llama = "" if arguments.llama == "latest" else arguments.llama
-    given_beside = Given(header, arguments.flags, rig, llama, arguments.pasted, tuple(notes), draft, projector)
+    reserve = reserve_mibs(arguments)
+    given_beside = Given(header, arguments.flags, rig, llama, arguments.pasted, tuple(notes), draft, projector, reserve)
     with terminal.ProgressBar("explaining loads") as bar:
         diagnoses = diagnose_all(chosen(loads, every), given_beside, bar)
     if json:

@@ -151,12 +151,18 @@ def read_question(arguments: Arguments) -> Question:
 
 def read_reserve(arguments: Arguments, rig: Rig) -> tuple[int, ...]:
     """Bytes to be left on each GPU, from ``--reserve``; empty where it is not given. Raises FlagError."""
-    if arguments.reserve is None:
+    mibs = reserve_mibs(arguments)
+    if not mibs:
         return ()
     from memplan.planning.problem import one_each
 
-    mibs = [whole("--reserve", text, 0, 1 << 30) for text in arguments.reserve.split(",")]
     return one_each("--reserve", mibs, len(rig.gpus))
+
+
+def reserve_mibs(arguments: Arguments) -> tuple[int, ...]:
+    """The values of ``--reserve``. Raises FlagError."""
+    texts = () if arguments.reserve is None else arguments.reserve.split(",")
+    return tuple([whole("--reserve", text, 0, 1 << 30) for text in texts])
 
 
 def paths_of(arguments: Arguments) -> Paths:

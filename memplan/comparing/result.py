@@ -161,7 +161,7 @@ class BufferMove:
     buffer: str
     """``CUDA0``, ``CUDA_Host``, ``CPU``, ..."""
     part: str
-    """``weights``, ``context`` or ``compute``."""
+    """``weights``, ``context``, ``compute`` or ``run time``."""
     change: int
 
 

@@ -37,5 +37,8 @@ def _step(name: str, a: Estimate, b: Estimate) -> ReleaseStep:
             x, y = (getattr(use, part) for use in uses)
             if x != y:
                 moves.append(BufferMove(buffer, called, y - x))
+    for d, e in zip(a.devices, b.devices, strict=True):
+        if d.run_time != e.run_time:
+            moves.append(BufferMove(d.name, "run time", e.run_time - d.run_time))
     refused = (a.refused is not None, b.refused is not None)
     return ReleaseStep(name, tuple(moves), (a.splits[0], b.splits[0]) if not any(refused) else (0, 0), refused)

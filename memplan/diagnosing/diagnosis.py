@@ -22,7 +22,7 @@ from memplan.diagnosing.matching import (
     seen_flags,
     without_flags,
 )
-from memplan.diagnosing.mends import HOST, MARGIN, Mend, Need, Variant, find_mends
+from memplan.diagnosing.mends import HOST, LEAST, Mend, Need, Variant, find_mends
 from memplan.diagnosing.rigs import other_gpus, rig_of
 from memplan.diagnosing.run_time import what_ran_out
 from memplan.errors import MemplanError, UnknownRelease
@@ -32,6 +32,7 @@ from memplan.llama.flags import Flags, check_devices, parse_flags
 from memplan.llama.speculation import draft_kind
 from memplan.models.registry import ARCHITECTURES
 from memplan.notes import mib
+from memplan.planning.problem import one_each
 from memplan.question import Question
 from memplan.releases import FORKS, LATEST, RELEASES, Release, find_release
 from memplan.result import Estimate
@@ -59,6 +60,8 @@ class Given:
     """The model of ``-md``."""
     projector: Header | None = None
     """That of ``--mmproj``."""
+    reserve: tuple[int, ...] = ()
+    """MiB that a mend is to leave on every GPU, or on each; empty: what an estimate's reserve is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +266,8 @@ class _Work:
         flags = parse_flags(self.asked.flags, self.seen.app)
         if self.rig is not None:
             check_devices(flags, self.rig)
+            if self.asked.reserve:
+                one_each("--reserve", self.asked.reserve, len(self.rig.gpus))
         if self.asked.header is not None and self.release is not None:
             model_of(Question.of(self.asked.header, flags, Rig(()), self.release))
 
@@ -327,7 +332,8 @@ class _Work:
         draft = self.draft if flags.draft_model else None
         projector = self.asked.projector if flags.projector else None
         question = Question.of(header, flags, rig, release, draft=draft, projector=projector)
-        return question.with_(loaded=not self.load.dry)
+        reserve = one_each("--reserve", self.asked.reserve, len(rig.gpus)) if self.asked.reserve else ()
+        return question.with_(loaded=not self.load.dry, reserve=reserve)
 
     def _cause(self, predicted: Estimate | None, rows: Sequence[Row]) -> Cause:
         if self.other_model:
@@ -437,15 +443,15 @@ class _Work:
         failure = self.load.failed
         said = failure.said if failure is not None else ""
         if cause.kind == "host-memory":
-            return Need(cause.kind, said, HOST, MARGIN)
+            return Need(cause.kind, said, HOST, LEAST)
         allocation = failure is not None and failure.kind in ("allocation", "cuda")
         if failure is None or not allocation or not predicted.fits or not predicted.devices:
             return Need(cause.kind, said)
         where = failure.buffer or max(predicted.devices, key=lambda device: device.used).name
         use = next(device for device in predicted.devices if device.name == where)
         if (left := left_by_log(self.load, failure, use)) < 0:
-            return Need(cause.kind, said, where, MARGIN - left)
-        return Need(cause.kind, said, where, max((failure.size or 0) // 4, 4 * MARGIN))
+            return Need(cause.kind, said, where, use.reserve - left)
+        return Need(cause.kind, said, where, max((failure.size or 0) // 4, 4 * LEAST))
 
     def _remarks(self, predicted: Estimate | None) -> None:
         load = self.load

@@ -18,8 +18,8 @@ Words = tuple[str, ...]
 MOST: Final = 4
 """Mends by flags that are named."""
 
-MARGIN: Final = 128 << 20
-"""Bytes that a mend leaves on every GPU."""
+LEAST: Final = 128 << 20
+"""Bytes that a mend has to bring where it is not known how many are missing."""
 
 HOST: Final = "the host"
 """In place of a GPU's name."""
@@ -61,7 +61,7 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a mend has to bring: room on every GPU and, where all should have fitted, ``less`` bytes on ``where``.
+    """What a mend has to bring: every GPU keeps its reserve; where all should have fitted, ``less`` bytes on ``where``.
 
     ``kind``: the cause's.  ``said``: llama.cpp's words.
     """
@@ -82,12 +82,13 @@ class _Finder:
     def mend(self, variant: Variant) -> Mend | None:
         """A variant as a mend; None when it does not bring what is needed."""
         tried = self.attempt(variant)
-        if tried is None or not tried.fits or (left := _left(tried)) < MARGIN:
+        if tried is None or not tried.fits or tried.tight:
             return None
         less = used(self.estimate, self.need.where) - used(tried, self.need.where) if self.need.less else 0
         if less < self.need.less:
             return None
         llama = variant.release.name if variant.release is not None else ""
+        left = min((device.left for device in tried.devices), default=0)
         return Mend(variant.args, left, variant.first, variant.drop, llama, less, self.need.where if less else "")
 
     def first(self, variants: Iterator[Variant]) -> Mend | None:
@@ -331,7 +332,3 @@ def _together(estimate: Estimate, experts: bool) -> Iterator[Variant]:
     host = ("-cmoe",) if experts else ("-ngl", "0")
     for args in ((*one, "-ub", "512"), (*one, "-ub", "256", *host), (*one, "-ub", "128", *host, "-c", "32768")):
         yield Variant(args)
-
-
-def _left(estimate: Estimate) -> int:
-    return min((device.left for device in estimate.devices), default=MARGIN)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from memplan.llama.flag_fields import same_setting
-from memplan.output.table import CONTEXT, DRIVER
-from memplan.output.words import card_name, host_notes, none_short, printable
+from memplan.output.words import card_name, host_notes, none_short, outside_notes, printable
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.effective import is_unfused, remarks
@@ -95,13 +94,7 @@ def notes_of(sweep: Sweep, axis: Axis) -> list[str]:
         f"llama.cpp does not start at {n} of {len(estimates)} points: {printable(said)}" for said, n in refused.items()
     ]
     notes += remarks(sweep.axes, [(point.values, point.estimate) for point in sweep.points])
-    started = [e for e in estimates if e.refused is None]
-    names = [device.name for e in started for device in e.devices]
-    if names:
-        outside = CONTEXT if any(name.startswith("CUDA") for name in names) else DRIVER
-        unknown = dict.fromkeys(name for e in started for name in e.unmodelled)
-        scratch = f", run-time scratch on {', '.join(unknown)}" if unknown else ""
-        notes.append(f"not included: {outside}{scratch}")
+    notes += outside_notes(estimates)
     notes += host_notes(estimates)
     return notes + [f"not exact: {why}" for why in dict.fromkeys(e.approximate for e in estimates if e.approximate)]
 

@@ -124,18 +124,28 @@ def _inexact(c: Comparison) -> list[str]:
 def part_lines(parts: Sequence[PartChange], a: str, b: str, unicode: bool) -> Iterator[Line]:
     """A row for each part of a device that moved, and in words which did not."""
     moved = [part for part in parts if part.change]
+    names = [
+        "weights",
+        "context",
+        "compute",
+        *(["run time"] if any(p.part == "run time" and p.after for p in parts) else []),
+    ]
     if not moved:
-        yield "nothing moved: weights, context and compute are the same on every device"
+        yield f"nothing moved: {_listed(names)} are the same on every device"
         return
     rows: list[list[Cell]] = [
         [p.device, p.part, tenths(p.before), tenths(p.after), (signed(p.change), "red" if p.change > 0 else "green")]
         for p in moved
     ]
     yield from column_lines(["MiB", "", a, b, "change"], rows, [False, False, True, True, True], unicode)
-    names = ("weights", "context", "compute")
     same = [name for name in names if not any(p.part == name for p in moved)]
     if same:
-        yield f"the same on every device: {' and '.join(same)}"
+        yield f"the same on every device: {_listed(same)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """``weights, context and compute``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _resident_lines(c: Comparison, a: str, b: str, top: int, unicode: bool) -> Iterator[Line]:

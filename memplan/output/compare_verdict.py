@@ -11,7 +11,7 @@ from memplan.result import Estimate
 SMALL = MIB // 10
 """Changes of fewer bytes are not counted device by device."""
 
-BACKENDS = {"metal": "MTL", "vulkan": "Vulkan", "rpc": "RPC"}
+BACKENDS = {"cuda": "CUDA", "metal": "MTL", "vulkan": "Vulkan", "rpc": "RPC"}
 """Backends whose switches are apart, and how their devices' names begin."""
 
 MOST = 4
@@ -96,8 +96,9 @@ def _amount(size: int) -> str:
 
 def _fits(before: Estimate, after: Estimate) -> str:
     if after.fits:
-        return "still fits" if before.fits else "fits now"
-    return f"{'no longer fits' if before.fits else 'still does not fit'}{where_short(after)}"
+        return f"{'still fits' if before.fits else 'fits now'}{', but is tight' if after.tight else ''}"
+    when = ", once slots are full: llama.cpp starts" if after.starts else ""
+    return f"{'no longer fits' if before.fits else 'still does not fit'}{where_short(after)}{when}"
 
 
 def where_short(estimate: Estimate) -> str:

@@ -120,7 +120,8 @@ def _verdict(estimate: Estimate) -> str:
     if estimate.fits:
         least = min(estimate.devices, key=lambda device: device.left)
         return f"leaves {least.left // MIB:,} MiB on {least.name}"
-    return f"is short: {shortage(estimate)} MiB"
+    when = "starts, and is short once slots are full" if estimate.starts else "is short"
+    return f"{when}: {shortage(estimate)} MiB"
 
 
 def largest_csv(hunt: Hunt, rows: Sequence[LargestRow]) -> str:

@@ -20,6 +20,7 @@ from memplan.output.explain_words import shape_text, tenths
 from memplan.output.json import estimate_object
 from memplan.output.sweep import closing_notes
 from memplan.output.words import mib, model_line, printable, settings_line, to_text, unchecked
+from memplan.result import HostUse
 
 
 def render_paths(
@@ -93,24 +94,28 @@ def _said(side: PathSide) -> str:
 
 
 def _devices(p: BothPaths, unicode: bool) -> Iterator[Line]:
-    """A row for each device: compute on both paths, and what is left."""
-    rows: list[list[Cell]] = []
+    """A row for each device: compute and run time on both paths, by how much they differ, and what is left."""
     estimates = [side.explanation.estimate for side in p.sides]
-    for i, device in enumerate(estimates[0].devices):
-        uses = [e.devices[i] for e in estimates]
-        row: list[Cell] = [device.name, tenths(device.model), tenths(device.context)]
-        row += [(tenths(use.compute), "yellow") for use in uses]
-        row += [signed(uses[1].compute - uses[0].compute)] if len(uses) > 1 else []
-        rows.append([*row, *((tenths(use.left), "red" if use.left < 0 else "green") for use in uses)])
-    hosts = [e.host for e in estimates]
-    row = ["host", tenths(hosts[0].model), tenths(hosts[0].context), *((tenths(h.compute), "yellow") for h in hosts)]
-    row += [signed(hosts[1].compute - hosts[0].compute)] if len(hosts) > 1 else []
-    rows.append([*row, *("" if h.left is None else tenths(h.left) for h in hosts)])
     paths = [side.path for side in p.sides]
-    heads = ["MiB", "weights", "context", *(f"{path} compute" for path in paths)]
+    fields = [("compute", "yellow")]
+    fields += [("run_time", "cyan")] if any(device.run_time for e in estimates for device in e.devices) else []
+    rows: list[list[Cell]] = []
+    for uses in zip(*([*e.devices, e.host] for e in estimates), strict=True):
+        first, last = uses[0], uses[-1]
+        row: list[Cell] = ["host" if isinstance(first, HostUse) else first.name]
+        row += [tenths(first.model), tenths(first.context)]
+        row += [(tenths(getattr(use, field)), style) for field, style in fields for use in uses]
+        row += [signed(last.compute + last.run_time - first.compute - first.run_time)] if len(uses) > 1 else []
+        rows.append([*row, *(_left(use.left) for use in uses)])
+    heads = ["MiB", "weights", "context"]
+    heads += [f"{path} {field.replace('_', ' ')}" for field, _ in fields for path in paths]
     heads += ["difference"] if len(paths) > 1 else []
     heads += [f"{path} left" for path in paths]
     yield from column_lines(heads, rows, [False, *[True] * (len(heads) - 1)], unicode)
+
+
+def _left(left: int | None) -> Cell:
+    return "" if left is None else (tenths(left), "red" if left < 0 else "green")
 
 
 def _tensors(p: BothPaths, top: int, unicode: bool) -> Iterator[Line]:

@@ -45,6 +45,7 @@ def render_slots(
 def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool, width: int | None) -> Iterator[Line]:
     wide = len(names) <= (MOST_COLUMNS if width is None or width >= 100 else 3)
     computes = [f"{name} compute" for name in names or ["host"]] if wide else ["most compute", "on"]
+    taking = ["run time"] if any(d.run_time for row in rows for d in row.estimate.devices) else []
     cells: list[list[Cell]] = []
     for row in rows:
         e = row.estimate
@@ -53,7 +54,7 @@ def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool, width: 
         line: list[Cell] = [str(row.slots), f"{e.n_ctx_seq:,}", shared]
         if e.refused is not None:
             said = ("refused: " + printable(e.refused.message), "red")
-            cells.append([*line, *[""] * (len(computes) + 3), said, mark])
+            cells.append([*line, *[""] * (len(computes) + len(taking) + 3), said, mark])
             continue
         used = {device.name: device.compute for device in e.devices}
         most = max(used.items(), key=lambda item: item[1], default=("", 0))
@@ -62,9 +63,12 @@ def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool, width: 
             line += [(mib(used.get(name, 0)), "yellow") for name in names] or [(mib(e.host.compute), "yellow")]
         else:
             line += [(mib(most[1]), "yellow"), most[0]]
+        line += [(mib(max(device.run_time for device in e.devices)), "cyan") for _ in taking]
         cells.append([*line, *least_cells(e), verdict_cell(e), (mark, "bold")])
-    heads = ["slots", "tokens a slot", "", "caches", *computes, "left", "on", "", ""]
-    right = [True, True, False, True, *([True] * len(computes) if wide else [True, False]), True, False, False, False]
+    most_of = ["most run time" if len(names) > 1 else head for head in taking]
+    heads = ["slots", "tokens a slot", "", "caches", *computes, *most_of, "left", "on", "", ""]
+    figures = [*([True] * len(computes) if wide else [True, False]), *(True for _ in taking)]
+    right = [True, True, False, True, *figures, True, False, False, False]
     yield from column_lines(heads, cells, right, unicode)
 
 

@@ -14,7 +14,7 @@ from memplan.llama.refusals import Refusal
 from memplan.notes import context_note
 from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.json import estimate_object
-from memplan.output.words import host_notes, mib, model_line, printable, to_text, unchecked
+from memplan.output.words import host_notes, mib, model_line, outside_notes, printable, to_text, unchecked
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.effective import remarks
@@ -170,8 +170,10 @@ def verdict_cell(estimate: Estimate) -> tuple[str, str]:
     if unchecked(estimate):
         return "not checked", ""
     if estimate.fits:
-        return "fits", "green"
-    return f"short: {shortage(estimate)}", "red"
+        if estimate.unmodelled:
+            return "fits, but for run time", "green"
+        return ("fits, but is tight", "yellow") if estimate.tight else ("fits", "green")
+    return f"{'starts, then ' if estimate.starts else ''}short: {shortage(estimate)}", "red"
 
 
 def shortage(estimate: Estimate) -> str:
@@ -186,11 +188,10 @@ def closing_notes(estimates: Iterable[Estimate]) -> list[str]:
     reasons = dict.fromkeys(e.approximate for e in estimates if e.approximate)
     contexts = dict.fromkeys(note for e in estimates if (note := context_note(e)))
     refusals = dict.fromkeys(_refusal(e.refused) for e in estimates if e.refused is not None)
-    uncounted = any(e.refused is None and e.devices for e in estimates)
     return [
         *refusals,
         *host_notes(estimates),
-        *(["not included: the CUDA context and the code of kernels (see --reserve)"] if uncounted else []),
+        *outside_notes(estimates),
         *contexts,
         *(f"not exact: {why}" for why in reasons),
     ]

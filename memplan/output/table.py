@@ -8,19 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from memplan.backends.devices import CUDA
-from memplan.output.words import MIB, card_name, mib, model_line, printable, settings_line, to_text, verdict_line
+from memplan.output.words import (
+    MIB,
+    card_name,
+    mib,
+    model_line,
+    outside_buffers,
+    printable,
+    scratch_of,
+    settings_line,
+    to_text,
+    verdict_line,
+)
 from memplan.output.wrapping import wrap_words
 from memplan.result import DeviceUse, Estimate, HostUse
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-CONTEXT = "the CUDA context and the code of kernels (see --reserve)"
-"""What is outside of llama.cpp's buffers and of what kernels take on a CUDA device."""
-
-DRIVER = "what the GPU's driver keeps for itself"
-"""The same where there is no CUDA device."""
 
 PARTS = (
     ("model", "█", "#", "blue", "weights"),
@@ -163,12 +167,9 @@ def notes(estimate: Estimate) -> Iterator[str]:
     """What else to know: of the settings, and of what is not included."""
     yield from estimate.notes
     if estimate.refused is None:
-        cuda = any(device.name.startswith(CUDA) for device in estimate.devices)
-        context = (CONTEXT,) if cuda else (DRIVER,) if estimate.devices else ()
-        scratch = [*(estimate.unmodelled or ()), "the CPU"]
-        unknown = f"the scratch of kernels on {' and '.join(scratch)}, which no rule has"
+        scratch = scratch_of([*estimate.unmodelled, "the CPU"])
         yield _host_memory(estimate)
-        outside = [*context, unknown, *_beside(estimate)]
+        outside = [*outside_buffers([estimate]), scratch, *_beside(estimate)]
         yield f"not included: {', '.join(outside)}"
 
 

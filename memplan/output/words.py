@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from memplan.backends.devices import CUDA
 from memplan.errors import printable as printable
 from memplan.llama.refusals import ABORT
 from memplan.result import Estimate
@@ -158,6 +159,27 @@ def host_notes(estimates: Iterable[Estimate]) -> list[str]:
     if not most:
         return []
     return [f"not checked: the host, which needs up to {mib(most)} MiB; --host-mib says what it has"]
+
+
+def outside_buffers(estimates: Iterable[Estimate]) -> list[str]:
+    """What is outside of buffers and of what kernels take, on the GPUs of some estimates; nothing where none is."""
+    names = [device.name for e in estimates if e.refused is None for device in e.devices]
+    if any(name.startswith(CUDA) for name in names):
+        return ["the CUDA context and the code of kernels (see --reserve)"]
+    return ["what the GPU's driver keeps for itself"] if names else []
+
+
+def scratch_of(devices: Sequence[str]) -> str:
+    """That what kernels take on some devices is not counted."""
+    return f"the scratch of kernels on {' and '.join(devices)}, which no rule has"
+
+
+def outside_notes(estimates: Iterable[Estimate]) -> list[str]:
+    """What several estimates leave out on their GPUs."""
+    estimates = [e for e in estimates if e.refused is None]
+    outside = outside_buffers(estimates)
+    unknown = list(dict.fromkeys(name for e in estimates for name in e.unmodelled))
+    return [f"not included: {', '.join([*outside, *([scratch_of(unknown)] if unknown else [])])}"] if outside else []
 
 
 def card_name(description: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from memplan.errors import UnknownRelease, shown
+from memplan.releases.cuda_pools import pool_rules
 from memplan.releases.known import BUILDS, FORKS, LATEST, OF_ONE_ARCHITECTURE, RELEASES, TAGGED
 from memplan.releases.other_backends import BACKENDS, switches_of
 from memplan.releases.switches import Release
@@ -39,11 +40,11 @@ def find_release(text: str) -> tuple[Release, str | None]:
     raise UnknownRelease(f"llama.cpp release {shown(text)}: {hint}")
 
 
-def changed_between(a: Release, b: Release, others: Collection[str] = BACKENDS) -> tuple[Release, ...]:
+def changed_between(a: Release, b: Release, others: Collection[str] = (*BACKENDS, "cuda")) -> tuple[Release, ...]:
     """The modelled builds that turn a switch, after the older of the two up to the newer, oldest first.
 
-    ``others``: the backends other than CUDA and the CPU whose switches count, ``metal``, ``vulkan`` or ``rpc``. A fork
-    among the two comes first. Empty for one and the same release.
+    ``others``: the backends whose own switches count, ``metal``, ``vulkan`` or ``rpc``, and ``cuda`` for its pools. A
+    fork among the two comes first. Empty for one and the same release.
     """
     if a.name == b.name:
         return ()
@@ -54,6 +55,7 @@ def changed_between(a: Release, b: Release, others: Collection[str] = BACKENDS) 
         for before, r in pairwise(BUILDS)
         if r.build in OF_ONE_ARCHITECTURE
         or _switches(r) != _switches(before)
+        or ("cuda" in others and pool_rules(r) != pool_rules(before))
         or any(switches_of(r, name) != switches_of(before, name) for name in others)
     ]
     return (*forks, *(r for r in turned if low < r.build <= high))

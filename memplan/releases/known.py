@@ -143,6 +143,7 @@ B10068 = replace(
     changed=(
         "CUDA has the fused indexer: lid_kq is gone, and with it nearly all growth with the context."
         " Hyper-connections have fused ops: 9,448 nodes in place of 33,600. Compressors read their state in one go."
+        " At run time, CUDA sorts a top-k in chunks of at most 64 MiB of scores, and cuBLAS gets both sides converted."
     ),
     cuda_indexer=True,
     cuda_concat=QuantizedConcat.WITHIN_STREAMS,
@@ -256,7 +257,10 @@ B10361 = replace(
     after=10355,
     asked=True,
     others_asked=True,
-    changed="Nothing for memory.",
+    changed=(
+        "Nothing for buffers. State spaces' prompts are scanned in chunks, through cuBLAS, which takes memory of CUDA"
+        " devices at run time."
+    ),
 )
 
 B10549 = replace(
@@ -340,7 +344,11 @@ V0_4_0 = replace(
     after=10798,
     asked=True,
     others_asked=True,
-    changed="Nothing for memory, but on ROCm, which chooses the largest 1024 and more itself.",
+    changed=(
+        "Nothing for buffers, but on ROCm, which chooses the largest 1024 and more itself. At run time, cuBLAS's"
+        " workspace is llama.cpp's own on CUDA: 4 MiB a device, 32 from Hopper on. With a sparse mask, CUDA's flash"
+        " attention gathers keys at run time."
+    ),
 )
 
 _B10909 = _read(
@@ -391,7 +399,10 @@ V0_5_0 = replace(
     after=11149,
     asked=True,
     others_asked=True,
-    changed="Nothing for memory.",
+    changed=(
+        "Nothing for buffers. At run time, CUDA's sorts have room for sorted keys beside the others, and flash"
+        " attention over a sparse mask gathers keys tile by tile."
+    ),
 )
 
 _B11258 = _read(
@@ -416,7 +427,7 @@ B11434 = replace(
         "CUDA computes a shared expert beside routed ones where both are quantised to one type, so compute buffers of"
         " such files change a little. Metal's fused indexer takes any number of heads. With other models than"
         " DeepSeek-V4 a batch may hold tokens and embeddings, for which CUDA_Host's compute buffer has room."
-        " Recurrent states are gathered in one go."
+        " Recurrent states are gathered in one go. At run time, CUDA pads products of experts by their tokens."
     ),
     mixed_batches=True,
     reads_states_once=True,

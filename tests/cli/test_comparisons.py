@@ -45,6 +45,7 @@ def test_slots(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row.split() for row in text.splitlines() if row.strip()[:1].isdigit()]
     assert [row[:2] for row in rows] == [["1", "65,536"], ["4", "16,384"], ["4", "65,536"]] * 2
     assert [row[-1] for row in rows] == ["fits", "fits", "default"] * 2
+    assert "compute  run time  " in text
     found = json.loads(out(capsys, *line, "--json"))
     assert [(row["slots"], row["unified"], row["default"]) for row in found["rows"][:3]] == [
         (1, False, False),
@@ -72,6 +73,7 @@ def test_paths(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     text = out(capsys, "paths", *SMALL, "--top", "3")
     assert "v0.5.0 takes the fused path here" in text
     assert "lid_kq (its permuted copy)" in text
+    assert "fused compute  unfused compute  fused run time  unfused run time  difference" in text
     assert "fused: fits up to 1,048,576 tokens of context, the model's own" in text
     short = "from 262,144 on, it starts, but what kernels take does not fit on CUDA0 ("
     assert f"unfused: fits up to 131,072 tokens of context; {short}" in text
@@ -94,7 +96,7 @@ def test_compare_releases(capsys: pytest.CaptureFixture[str]) -> None:
             "--no-op-offload", "--llama", "b10549", "--llama", "b10568")  # fmt: skip
     text = out(capsys, *line)
     assert "CUDA0  compute  2,324.1  2,674.1  +350.0" in text
-    assert "the same on every device: weights and context" in text
+    assert "the same on every device: weights, context and run time" in text
     assert "the same tensors are alive, to the byte; 350.0 MiB more are lost in gaps between them" in text
     assert (
         "in b10568, 352.0 MiB stay empty where MUL_MAT of attn_q_b.weight of layer 2 (512.0 MiB) lay: too little for"

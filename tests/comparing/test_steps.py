@@ -12,6 +12,7 @@ from memplan.output.compare import moved_here
 from memplan.question import Question
 from memplan.rig import parse_gpus
 
+MIB = 1 << 20
 EMBEDDING = 297861120
 """Bytes of the token embeddings, in q4_K."""
 
@@ -30,6 +31,14 @@ def test_the_release_that_moves_something_is_found() -> None:
     assert moved_here(step) == "CPU weights -284.1 MiB, CUDA_Host weights +284.1 MiB"
     # "b10178", of Vulkan alone, is asked as well
     assert [step.release for step in steps][:5] == ["b10088", "b10103", "b10159", "b10178", "b10199"]
+
+
+def test_run_time_moves_too() -> None:
+    steps = release_steps(question("b10798"), question("v0.5.0"))
+    (step,) = [step for step in steps if step.anything]
+    workspace = tuple([BufferMove(f"CUDA{i}", "run time", 4 * MIB) for i in range(2)])  # cuBLAS's
+    assert (step.release, step.moves) == ("v0.4.0", workspace)
+    assert moved_here(step) == "CUDA0 run time +4.0 MiB, CUDA1 run time +4.0 MiB"
 
 
 def test_backwards_each_is_undone() -> None:

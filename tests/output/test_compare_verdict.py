@@ -74,12 +74,14 @@ def test_releases_between_the_sides_are_those_that_turned_something_for_these_de
     assert names("b10361", "b10568") == ["b10568"] == names("b10568", "b10361")
     assert names("b10361", "b10568", "MTL0") == ["b10549", "b10568"]
     assert names("b10361", "b10568", "RPC0") == ["b10568"] == names("b10361", "b10568", "Vulkan0")
-    between_tags = ["b10605", "b10662", "b10705", "b10760", "b10798", "b10909", "b10985", "b11063", "b11149"]
-    assert names("b10568", "v0.5.0") == between_tags
+    before_tag = ["b10605", "b10662", "b10705", "b10760", "b10798"]
+    after_tag = ["b10909", "b10985", "b11063", "b11149"]
+    assert names("b10568", "v0.5.0") == [*before_tag, "v0.4.0", *after_tag, "v0.5.0"]  # which turned CUDA's pools
+    assert names("b10568", "v0.5.0", "RPC0") == [*before_tag, *after_tag]
     assert names("lid-cuda", "b9924") == ["lid-cuda", "b9924"]
     assert names("v0.5.0", "v0.5.0") == []
     # backwards, the newest comes first
-    assert names("v0.5.0", "b10361") == [*between_tags[::-1], "b10568"]
+    assert names("v0.5.0", "b10361") == ["v0.5.0", *after_tag[::-1], "v0.4.0", *before_tag[::-1], "b10568"]
 
 
 @pytest.mark.parametrize(

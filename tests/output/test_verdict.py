@@ -65,6 +65,20 @@ def test_what_does_not_fit() -> None:
     assert "their one memory" in verdict_line(replace(unified, unified=True))
 
 
+def test_cells_of_tables_say_what_comes_at_run_time() -> None:
+    fine = made_up()
+    d = fine.devices[1]
+    assert verdict_cell(replace(fine, devices=(replace(d, reserve=500 * MIB),))) == ("fits, but is tight", "yellow")
+    dies = replace(fine, devices=(replace(d, run_time=415 * MIB),))
+    assert verdict_cell(dies) == ("starts, then short: CUDA1 10", "red")
+    assert verdict_cell(made_up(buffers=TOO_MUCH)) == ("short: CUDA1 595", "red")
+    unknown = replace(fine, unmodelled=("Vulkan0",), devices=(replace(d, name="Vulkan0"),))
+    assert verdict_cell(unknown) == ("fits, but for run time", "green")
+    assert closing_notes([unknown]) == [
+        "not included: what the GPU's driver keeps for itself, the scratch of kernels on Vulkan0, which no rule has"
+    ]
+
+
 @pytest.mark.parametrize(("refused", "said"), [(REFUSAL, "k-v-types-differ"), (WORDS, "vector::_M_range_check")])
 def test_a_refusal_without_a_name_is_told_in_llama_cpps_words(refused: Refusal, said: str) -> None:
     estimate = made_up(refused=refused)
