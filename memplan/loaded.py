@@ -122,7 +122,6 @@ def make_context(
     ``given``: what it gives out beside logits.  ``settled``: the ops that are fused, where probes have found out.
     """
     params = ContextParams.of(flags, model.hparams)
-    since = model.arch.one_sequence_since
     used = (*placement.devices, placement.cpu)
     index = {device: i for i, device in enumerate(used)}
     bufts = [d.buft for d in placement.devices]
@@ -144,7 +143,7 @@ def make_context(
         release=question.release,
         settled=settled,
         loaded=question.as_loaded,
-        one_sequence=since is not None and question.release.build >= since,
+        one_sequence=model.arch.reserves_one_sequence(model.hparams, question.release),
         plain=plain,
         planners=workshop.planners,
     )

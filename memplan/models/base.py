@@ -120,8 +120,6 @@ class Architecture(ABC, Generic[H]):
     """What llama.cpp says of a file before; empty: that it does not know the architecture."""
     paths: tuple[str, ...] = ()
     """Parts that can be fused or not, by the names that ``--path`` takes."""
-    one_sequence_since: int | None = None
-    """The first build seen that reserves a prompt of one sequence, too, which may take more than one of each slot's."""
     graph_followed = True
     """Whether the graph is known, and with it compute buffers."""
 
@@ -185,7 +183,7 @@ class Architecture(ABC, Generic[H]):
         return None
 
     def reserves_one_sequence(self, hp: H, release: Release) -> bool:
-        """Whether a context reserves attention once more with all of a batch in one sequence (``sched_reserve``)."""
+        """Whether a context reserves a prompt once more with all of it in one sequence (``sched_reserve``)."""
         return False
 
     own_streams = False

@@ -169,7 +169,6 @@ class KimiLinear(Architecture[KimiLinearHParams]):
 
     name = "kimi-linear"
     graph = KimiLinearGraph
-    one_sequence_since = 10909
 
     def load_hparams(self, k: Keys, release: Release) -> KimiLinearHParams:
         """``load_arch_hparams``."""
