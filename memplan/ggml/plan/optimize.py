@@ -19,6 +19,7 @@ from memplan.garbage import make_room
 from memplan.ggml.backend import Backend
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part
 from memplan.ggml.plan.schedule import Schedule
+from memplan.ggml.plan.structure import kept_of
 from memplan.ggml.sched import Sched
 from memplan.ggml.tensor import Shape, Tensor
 
@@ -64,9 +65,6 @@ _AFTER = -(1 << 30)
 
 KEPT_ANSWERS = 128
 """Answers about one part that are remembered, as long as the part is."""
-
-KEPT_SCHEDULES = 32
-"""Schedules whose runs, or whose orders, are remembered."""
 
 
 class Optimizer:
@@ -115,7 +113,7 @@ class Optimizer:
         """What each run comes to, and its place in the graph's order."""
         runs = self._runs.get((schedule, far))
         if runs is None:
-            make_room(self._runs, KEPT_SCHEDULES)
+            make_room(self._runs, 2 * kept_of(len(schedule.homes)))
             runs = self._runs[schedule, far] = list(self._find_runs(schedule, far))
         structure = schedule.structure
         for at, place, after, run in runs:
@@ -188,7 +186,7 @@ class Optimizer:
         key = schedule, *[frozenset([part.alike(of) for of in traits]) for part in graph.parts]
         known = self._wholes.get(key)
         if known is None:
-            make_room(self._wholes, KEPT_SCHEDULES)
+            make_room(self._wholes, 2 * kept_of(len(schedule.homes)))
             known = self._wholes[key] = list(self._ask_whole(graph, schedule, far))
         return known
 

@@ -9,10 +9,8 @@ from memplan.ggml.plan.optimize import Optimizer
 from memplan.ggml.plan.pack import StepFinder, Steps, replay
 from memplan.ggml.plan.parts import GraphParts, Part
 from memplan.ggml.plan.schedule import Schedule, Scheduler
+from memplan.ggml.plan.structure import kept_of
 from memplan.ggml.sched import Sched
-
-KEPT = 16
-"""Lists of steps that are remembered."""
 
 _steps: dict[tuple[object, ...], Steps] = {}
 
@@ -42,6 +40,6 @@ class QuickPlanner:
         key = schedule, self.sched.n_copies, like, optimized
         steps = _steps.get(key)
         if steps is None:
-            make_room(_steps, KEPT)
+            make_room(_steps, kept_of(sum([len(part.nodes) for part in graph.parts])))
             steps = _steps[key] = StepFinder(schedule, self.sched.n_copies, optimized, like).find()
         return replay(steps, graph.parts, graph.inputs, self.sched.bufts)

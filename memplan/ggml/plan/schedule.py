@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from memplan.garbage import make_room
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartStructure
-from memplan.ggml.plan.structure import Structure, structure_of
+from memplan.ggml.plan.structure import Structure, kept_of, structure_of
 from memplan.ggml.sched import Sched, SchedAbortError
 
 Pins = tuple[tuple[int, ...], bool]
@@ -114,9 +114,6 @@ class Case:
 KEPT_CASES = 64
 """Cases of one part that are remembered, as long as the part is."""
 
-KEPT_SCHEDULES = 32
-"""Ways to split a graph that are remembered."""
-
 _schedules: dict[tuple[object, ...], Schedule] = {}
 
 
@@ -150,7 +147,7 @@ class Scheduler:
                 return schedule
         schedule = passes.run()
         if passes.asked_all and not self.sched.room:
-            make_room(self._known, KEPT_SCHEDULES)
+            make_room(self._known, 2 * kept_of(len(schedule.homes)))
             self._known.setdefault(key, []).append((passes.asked, schedule))
         return schedule
 
@@ -311,7 +308,7 @@ class _Passes:
         schedule = Schedule(structure, array("b", homes).tobytes(), done, copies, kept)
         key = (structure, schedule.homes, done, kept)
         if key not in _schedules:
-            make_room(_schedules, KEPT_SCHEDULES)
+            make_room(_schedules, 2 * kept_of(len(homes)))
         return _schedules.setdefault(key, schedule)
 
     def _is_weight(self, i: int) -> bool:

@@ -170,9 +170,17 @@ class _Ids(dict[int, int]):
 
 
 KEPT = 16
-"""Structures that are remembered."""
+"""Structures that are remembered, and lists of steps through them."""
+
+KEPT_NODES = 100_000
+"""Nodes of all that are remembered together, where graphs are long: some 300 bytes each."""
 
 _structures: dict[tuple[object, ...], Structure] = {}
+
+
+def kept_of(n_nodes: int) -> int:
+    """How many structures of so many nodes are remembered; of the ways to split them, twice as many."""
+    return max(2, min(KEPT, KEPT_NODES // max(1, n_nodes)))
 
 
 def structure_of(graph: GraphParts) -> Structure:
@@ -182,7 +190,7 @@ def structure_of(graph: GraphParts) -> Structure:
     key = (len(graph.inputs), shared, *parts)
     found = _structures.get(key)
     if found is None:
-        make_room(_structures, KEPT)
+        make_room(_structures, kept_of(sum([len(part.nodes) for part in graph.parts])))
         found = _structures[key] = Structure(parts, len(graph.inputs), shared)
     return found
 
