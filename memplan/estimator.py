@@ -35,7 +35,7 @@ from memplan.llama.server_memory import server_memory
 from memplan.llama.servers import server_notes, server_reasons
 from memplan.loaded import Made, Model, load, make_context
 from memplan.models.paths import check_paths, path_notes
-from memplan.notes import AS_PLACED, mib, pinned_note, settings_notes
+from memplan.notes import AS_PLACED, pinned_note, settings_notes
 from memplan.projector import with_projector
 from memplan.question import Question
 from memplan.releases import Release
@@ -119,7 +119,10 @@ def answer(question: Question, plain: bool = False) -> Answer:
         read = f"{release.name} was asked about other architectures alone; {model.arch.name} goes by its source"
         keys = "; ".join(filter(None, (read, keys)))
     graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
-    elsewhere = found.elsewhere and _elsewhere(found.elsewhere, answer(question.with_(loaded=True)).estimate)
+    elsewhere = found.elsewhere and (
+        "the draft model's layers are placed by what is free before anything is loaded; by what is then left they go"
+        f" {found.elsewhere}: give -ts, or -devd"
+    )
     reasons = (
         elsewhere,
         found.uncounted and f"what drafts is not counted: {found.uncounted}",
@@ -132,19 +135,6 @@ def answer(question: Question, plain: bool = False) -> Answer:
     )
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)
     return replace(found, estimate=replace(result, notes=(*notes, *question.notes), approximate=inexact))
-
-
-def _elsewhere(where: str, then: Estimate) -> str:
-    """That a drafter's layers go elsewhere once memory is taken, and what comes of it."""
-    least = min(then.devices, key=lambda device: device.left)
-    if least.left < 0:
-        left = f"{least.name} is {mib(-least.left, up=True)} short"
-    else:
-        left = f"{least.name} has {mib(least.left)} left"
-    return (
-        "the draft model's layers are placed by what is free before anything is loaded; by what is then left they go"
-        f" {where}, and {left}: give -ts, or -devd"
-    )
 
 
 def _not_pinned(found: Answer, question: Question) -> tuple[str, ...]:

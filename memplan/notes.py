@@ -162,6 +162,13 @@ def _unified(estimate: Estimate) -> str:
     return f"unified memory: GPUs and host together take {mib(used)}, which {verb} its {mib(total)}"
 
 
+def elsewhere_note(then: Estimate) -> str:
+    """What comes of a drafter's layers that go elsewhere once memory is taken."""
+    least = min(then.devices, key=lambda device: device.left)
+    left = f"has {mib(least.left)} left" if least.left >= 0 else f"is {mib(-least.left, up=True)} short"
+    return f"where the draft model's layers go once the model is loaded, {least.name} {left}"
+
+
 def pinned_note(part: int, most: int) -> str:
     """That a driver does not pin a part of the host's compute buffer, for it pins ``most`` bytes at once."""
     return (

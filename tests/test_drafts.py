@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from memplan.cli.estimate import estimate_of
 from memplan.errors import ModelError
 from memplan.estimator import answer, estimate
 from memplan.gguf.header import Header, parse_header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.notes import elsewhere_note
 from memplan.output.json import estimate_object
 from memplan.output.table import render_table
 from memplan.output.words import verdict_line
@@ -240,8 +242,13 @@ def test_a_single_device_is_whole_and_inherited_only_since() -> None:
 
 
 def test_layers_that_go_elsewhere_once_memory_is_taken_are_said() -> None:
-    found = answer(asked("-c 65536 -np 1 -ncmoe 10 -md flash-dspark")).estimate
-    assert "give -ts, or -devd" in found.approximate
+    question = asked("-c 65536 -np 1 -ncmoe 10 -md flash-dspark")
+    found = answer(question)
+    assert found.elsewhere and "give -ts, or -devd" in found.estimate.approximate
+    then = answer(question.with_(loaded=True))
+    assert not then.elsewhere and then.estimate.exact
+    assert [d.draft for d in then.estimate.devices] != [d.draft for d in found.estimate.devices]
+    assert estimate_of(question).notes[-1] == elsewhere_note(then.estimate)
     assert answer(asked(DSPARK)).estimate.exact
 
 

@@ -92,6 +92,11 @@ def estimate_of(question: Question) -> Estimate:
     result = found.estimate
     if result.starts and not result.fits:
         result = replace(result, short_at=short_at(found))
+    if found.elsewhere:
+        from memplan.notes import elsewhere_note
+
+        note = elsewhere_note(answer(question.with_(loaded=True)).estimate)
+        result = replace(result, notes=(*result.notes, note))
     if question.without_ops and question.rig.gpus and result.refused is None:
         from memplan.notes import ops_note
 
