@@ -9,6 +9,7 @@ one object: ``model`` (a built-in name, or the path at which the worker put a fi
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -89,17 +90,21 @@ def _header(model: str) -> Header:
 def _question(asked: Mapping[str, Any]) -> Question:
     """The question that the form asks. Raises MemplanError."""
     from memplan.llama.flags import check_devices, parse_flags
+    from memplan.llama.spelling import spelled_for
     from memplan.page.pasted import split_line
+    from memplan.releases import find_release
     from memplan.rig import FEW_HOST_MIB, check_mib, parse_gpus
 
-    flags = parse_flags([*asked["flags"], *split_line(asked["more"])], asked["app"])
+    release, note = find_release(asked["llama"])
+    words, respelled = spelled_for([*asked["flags"], *split_line(asked["more"])], release.build, release.name)
+    flags = parse_flags(words, asked["app"])
     rig = parse_gpus(asked["gpus"])
     if asked["host_mib"] is not None:
         rig = replace(rig, host_total=check_mib("--host-mib", asked["host_mib"], few=FEW_HOST_MIB))
     check_devices(flags, rig)
     draft, projector = (_header(path) if path else None for path in (flags.draft_model, flags.projector))
-    header = _header(asked["model"])
-    return Question.of(header, flags, rig, asked["llama"], draft=draft, projector=projector)
+    question = Question.of(_header(asked["model"]), flags, rig, release, draft=draft, projector=projector)
+    return question.with_(release_note=note or "", notes=tuple(respelled))
 
 
 def estimate(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,8 +222,13 @@ def why(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags with which the model fits, whatever placement the form asks for."""
+    """Flags with which the model fits, whatever placement the form asks for.
+
+    ``more``: they, and the form's other flags that have no field.
+    """
+    from memplan.llama.flag_words import without
     from memplan.output.plan import plan_args, plan_ini, plan_object
+    from memplan.page.pasted import split_line
     from memplan.planning.nearest import PLACEMENT
     from memplan.planning.plan import NoPlan, make_plan
     from memplan.planning.problem import Problem, default_margins
@@ -231,8 +241,13 @@ def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
     found = make_plan(Problem(question, default_margins(question), bandwidths))
     if isinstance(found, NoPlan):
         return plan_object(found)
-    name = question.header.name
-    return {**plan_object(found), "line": plan_args(found).strip(), "ini": plan_ini(found, None, name)}
+    more = [*without(split_line(asked["more"]), PLACEMENT), *found.args]
+    return {
+        **plan_object(found),
+        "more": shlex.join(more),
+        "line": plan_args(found).strip(),
+        "ini": plan_ini(found, None, question.header.name),
+    }
 
 
 def fit(asked: Mapping[str, Any]) -> dict[str, Any]:

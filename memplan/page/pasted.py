@@ -18,7 +18,7 @@ from memplan.releases import find_release
 from memplan.sweeping.axes import MODELS as NAMES_MODEL
 
 FIELDS: Final = (
-    "-c", "-np", "-b", "-ub", "-ctk", "-ctv", "-fa", "-ncmoe", "-cmoe", "-ngl", "-md", "--spec-type",
+    "-c", "-np", "-b", "-ub", "-ctk", "-ctv", "-fa", "-ncmoe", "-ngl", "-md", "--spec-type",
 )  # fmt: skip
 """Flags that have a field of their own in the form."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -79,9 +80,10 @@ def test_why_adds_up_to_the_buffer() -> None:
 
 
 def test_a_plan_places_anew_and_is_the_command_s(capsys: pytest.CaptureFixture[str]) -> None:
-    found = ask("plan", FLASH)
-    expected = printed(capsys, "plan", "deepseek-v4-flash", *RIG, "-c", "65536", "-np", "1", "--json")
+    found = ask("plan", {**FLASH, "more": "-ncmoe 34 --mlock"})
+    expected = printed(capsys, "plan", "deepseek-v4-flash", *RIG, "-c", "65536", "-np", "1", "--mlock", "--json")
     assert found["args"] == expected["args"] and found["estimate"] == expected["estimate"]
+    assert shlex.split(found["more"]) == ["--mlock", *found["args"]]
     assert found["line"].startswith("-c 65536 -np 1 ") and "override-tensor = " in found["ini"]
     assert ask("plan", {**FLASH, "gpus": []})["type"] == "RigError"
 

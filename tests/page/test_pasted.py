@@ -51,7 +51,7 @@ def test_a_line_for_the_host_alone() -> None:
 
 def test_flags_alone_and_names_on_hubs() -> None:
     assert read_pasted("-hf o/r:Q4_K_M -c 4096")["model"] == "hf:o/r:Q4_K_M"
-    assert fields("-cmoe --spec-type draft-mtp -md drafter.gguf").keys() == {"-cmoe", "--spec-type", "-md"}
+    assert fields("-cmoe --spec-type draft-mtp -md drafter.gguf").keys() == {None, "--spec-type", "-md"}
     assert set(FIELDS) > fields("-ctk q8_0 -ctv q8_0 -ub 256 -b 512 -ngl 20 -ncmoe 3").keys()
 
 

@@ -4,7 +4,7 @@ const FIRST = 4 << 20;
 const MOST = 128 << 20;
 const SHARD = /-(\d{5})-of-(\d{5})\.gguf$/;
 
-/** Files as a model: the path of the first shard, where Python finds them all. Throws what is wrong. */
+/** Files as a model: the path of the first shard, where Python finds them all. */
 export function mountFiles(engine, files) {
   const models = [...files].sort((a, b) => (a.name < b.name ? -1 : 1));
   const folder = engine.mount(models);

@@ -24,7 +24,8 @@ const FIELDS = {
 
 export const FIRST = { model: "qwen3-30b-a3b", c: "32768", np: "1", gpu: ["1*RTX 3090"] };
 
-const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
+/** A word as a shell reads it. */
+export const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
 const tidy = (text) => text.trim().replace(/^(\d+(?:\.\d+)?)\s*([km])$/i, (_, n, unit) => Math.round(n * (unit.toLowerCase() === "k" ? 1024 : 1 << 20)));
 
 /** Where the model comes from: built-in, file or address. */
@@ -37,7 +38,7 @@ export function setSource(value) {
 
 // --- cards ---
 
-export function cardRows() {
+function cardRows() {
   return [...document.querySelectorAll("#cards .card")].map((row) => {
     const [count, name, free] = row.querySelectorAll("input");
     return { row, count: count.value.trim() || "1", name: name.value.trim(), free: free.value.trim() };
@@ -59,7 +60,7 @@ function readSpec(spec) {
   return { count: count ?? "1", name: alone ? alone[1] : rest, free: alone ? alone[2] : "" };
 }
 
-export function setCards(specs) {
+function setCards(specs) {
   $("cards").replaceChildren();
   for (const spec of specs) addCard(readSpec(spec));
 }
@@ -151,18 +152,49 @@ export function fromLink(hash) {
   return { ...Object.fromEntries(link), gpu: link.getAll("gpu") };
 }
 
+// --- pasted lines ---
+
+/** What a line that the worker read fills the form with, and what to say of it. */
+export function fromLine(read) {
+  const values = { gpu: read.gpus, llama: read.llama ?? "", app: read.app ?? "server", host: $("host").value };
+  if (read.host_mib !== null) values.host = String(read.host_mib / 1024);
+  const keys = Object.fromEntries(Object.entries(FIELDS).map(([key, id]) => [id, key]));
+  const more = [];
+  for (const { field, words } of read.flags) {
+    const id = FLAGS.find(([, flag]) => flag === field)?.[0];
+    if (id) values[keys[id]] = words[1];
+    else if (field === "-md") Object.assign(values, { draft: "model", md: words[1] });
+    else if (field === "--spec-type" && words[1] === "draft-mtp") values.draft = "mtp";
+    else more.push(...words.map(quoted));
+  }
+  values.more = more.join(" ");
+  const said = [...read.notes];
+  if (read.builtin) {
+    [values.model, values.recipe] = read.builtin.split(":");
+    const named = [values.model, read.builtin].includes(read.model.toLowerCase());
+    if (!named) said.push(`${read.model} is taken for the built-in ${read.builtin}; drop the file for its own types`);
+  } else if (/^(https?:|hf:|ms:|modelscope:)/i.test(read.model)) {
+    Object.assign(values, { source: "address", address: read.model });
+    said.push("read the address to see what fits");
+  } else if (read.model) {
+    values.source = "file";
+    said.push(`drop ${read.model} on this page`);
+  }
+  if (read.left_out.length) said.push(`${read.left_out.join(", ")} left out: its value is secret`);
+  return { values, said: said.join("; ") };
+}
+
 // --- choices ---
 
 let models = [];
 
 export function offer(catalogue) {
   models = catalogue.models;
-  const families = Map.groupBy
-    ? Map.groupBy(models, (model) => /^[A-Za-z]+(-oss)?/.exec(model.about)[0])
-    : models.reduce((all, model) => {
-        const family = /^[A-Za-z]+(-oss)?/.exec(model.about)[0];
-        return all.set(family, [...(all.get(family) ?? []), model]);
-      }, new Map());
+  const families = new Map();
+  for (const model of models) {
+    const family = /^[A-Za-z]+(-oss)?/.exec(model.about)[0];
+    families.set(family, [...(families.get(family) ?? []), model]);
+  }
   const groups = [...families].map(([family, members]) => {
     const group = document.createElement("optgroup");
     group.label = family;

@@ -24,18 +24,16 @@ function working(what, yes) {
 }
 
 function fail(said) {
-  verdict("refused", `✗ Python does not start in this browser: ${said}`);
+  verdict("refused", `Python does not start in this browser: ${said}`);
   $("answer").setAttribute("aria-busy", "false");
 }
 
-let begun = false;
 async function begin() {
-  if (begun) return;
-  begun = true;
   form.offer(await engine.ask("catalogue", {}));
   form.fill(form.fromLink(location.hash) ?? form.FIRST);
   const file = new URLSearchParams(location.hash.slice(1)).get("file");
   if (file) $("file-hint").textContent = `This link is about ${file}: choose that file, or drop it here. Its header alone is read, where it lies.`;
+  $("question").inert = false;
   document.body.dataset.ready = "yes";
   changed();
 }
@@ -46,7 +44,6 @@ async function begin() {
 const nameOf = (path) => Object.values(files).find((given) => given?.path === path)?.named ?? path.replace(/^\/models\/\d+\//, "");
 
 function changed() {
-  if (!begun) return;
   clearTimeout(typing);
   working("typing", false);
   const question = form.question(files);
@@ -120,7 +117,7 @@ function verdict(is, said) {
   $("verdict-part").dataset.is = is;
   const mark = MARKS[is] ? Object.assign(document.createElement("span"), { className: "mark", textContent: MARKS[is] }) : "";
   $("verdict").className = is ? "" : "waiting";
-  $("verdict").replaceChildren(mark, said.replace(/^✗ /, ""));
+  $("verdict").replaceChildren(mark, said);
   $("exact").textContent = "";
 }
 
@@ -165,16 +162,10 @@ function draw() {
 }
 
 function drawChart() {
-  $("chart").replaceChildren();
-  if (!shown.chart) return;
-  for (const panel of shown.chart.panels) {
-    const figure = document.createElement("figure");
-    $("chart").append(figure);
-  }
-  shown.chart.panels.forEach((panel, at) => {
-    const figure = $("chart").children[at];
-    figure.append(panelPicture(panel, figure.clientWidth, shown.estimate?.n_ctx ?? 0));
-  });
+  const panels = shown.chart?.panels ?? [];
+  const boxes = panels.map(() => document.createElement("figure"));
+  $("chart").replaceChildren(...boxes); // how wide each is shows once all are there
+  boxes.forEach((box, at) => box.append(panelPicture(panels[at], box.clientWidth, shown.estimate?.n_ctx ?? 0)));
 }
 
 const BUSY = {
@@ -223,7 +214,6 @@ function clearSearched() {
 }
 
 function showLargest(answer) {
-  $("largest").dataset.value = answer.value;
   if (answer.error) $("largest").textContent = answer.error;
   else if (answer.value === null) $("largest").textContent = `No context fits. With ${answer.first} tokens it ${answer.said}.`;
   else {
@@ -240,11 +230,11 @@ function showLargest(answer) {
 
 // --- what the form does ---
 
-/** Take a plan's flags in place of those that the form has for placement. */
-function useFlags(args) {
+/** Take a plan's flags in place of those that the form has for placement. `more`: with the others that have no field. */
+function useFlags(more) {
   $("experts").value = "";
   $("layers").value = "";
-  $("more").value = args;
+  $("more").value = more;
   changed();
 }
 
@@ -270,12 +260,7 @@ $("cards").addEventListener("click", ({ target }) => {
 
 function take(list, use) {
   if (!list.length) return;
-  try {
-    files[use] = mountFiles(engine, list);
-  } catch (error) {
-    form.complain(error.message, "model");
-    return;
-  }
+  files[use] = mountFiles(engine, list);
   if (use === "file") {
     form.setSource("file");
     $("file-hint").textContent = files.file.name;
@@ -329,30 +314,9 @@ $("paste").addEventListener("input", async () => {
     $("paste-error").textContent = read.error;
     return;
   }
-  const values = { gpu: read.gpus, llama: read.llama ?? "", app: read.app ?? "server", more: [] };
-  if (read.host_mib !== null) values.host = String(read.host_mib / 1024);
-  else values.host = $("host").value;
-  const keys = { "-c": "c", "-np": "np", "-b": "b", "-ub": "ub", "-ctk": "ctk", "-ctv": "ctv", "-fa": "fa", "-ncmoe": "ncmoe", "-ngl": "ngl" };
-  for (const { field, words } of read.flags) {
-    if (keys[field]) values[keys[field]] = words[1];
-    else if (field === "-md") Object.assign(values, { draft: "model", md: words[1] });
-    else if (field === "--spec-type" && words[1] === "draft-mtp") values.draft = "mtp";
-    else values.more.push(...words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word}'`)));
-  }
-  values.more = values.more.join(" ");
-  const said = [...read.notes];
-  const address = /^(https?:|hf:|ms:|modelscope:)/i.test(read.model);
-  if (read.builtin) {
-    [values.model, values.recipe] = read.builtin.split(":");
-    if (read.model.toLowerCase() !== read.builtin && read.model !== values.model) said.push(`${read.model} is taken for the built-in ${read.builtin}; drop the file for its own types`);
-  } else if (address) Object.assign(values, { source: "address", address: read.model });
-  else if (read.model) {
-    values.source = "file";
-    said.push(`drop ${read.model} on this page`);
-  }
-  if (read.left_out.length) said.push(`${read.left_out.join(", ")} left out: its value is secret`);
+  const { values, said } = form.fromLine(read);
   form.fill(values);
-  $("paste-said").textContent = said.join("; ");
+  $("paste-said").textContent = said;
   changed();
 });
 
@@ -403,10 +367,9 @@ $("png").addEventListener("click", () => shown.estimate && savePng(picture()));
 
 addEventListener("hashchange", () => {
   const values = form.fromLink(location.hash);
-  if (values && begun) {
-    form.fill(values);
-    changed();
-  }
+  if (!values || $("question").inert) return;
+  form.fill(values);
+  changed();
 });
 let width = innerWidth;
 addEventListener("resize", () => {

@@ -1,6 +1,7 @@
 // The longer answers: what a compute buffer is made of, and a plan.
 
 import { mib, tenths } from "./draw.js";
+import { quoted } from "./form.js";
 
 const make = (name, text = "", attributes = {}) => {
   const made = Object.assign(document.createElement(name), attributes);
@@ -12,7 +13,7 @@ function table(heads, rows) {
   const made = document.createElement("table");
   const row = (cells, kind) => {
     const line = document.createElement("tr");
-    line.append(...cells.map((cell, at) => make(at && kind === "td" ? "td" : kind === "th" ? "th" : "th", cell, kind === "th" ? { scope: "col" } : at ? {} : { scope: "row" })));
+    line.append(...cells.map((cell, at) => (kind === "td" && at ? make("td", cell) : make("th", cell, { scope: kind === "th" ? "col" : "row" }))));
     return line;
   };
   const thead = document.createElement("thead");
@@ -53,23 +54,20 @@ function list(lines) {
   return made;
 }
 
-const inShell = (args) => args.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word}'`)).join(" ");
+const inShell = (args) => args.map(quoted).join(" ");
 
 /** Flags that fit, or what would; `fit`: margins for llama.cpp's own --fit; `use`: takes a plan's flags into the form. */
 export function planBody(plan, fit, use) {
   if (!plan) return [];
   if (plan.error) return [make("p", plan.error)];
   const body = [];
-  const offered = (args) => {
-    const button = make("button", "Use these flags", { type: "button" });
-    button.addEventListener("click", () => use(inShell(args)));
-    return button;
-  };
   if (plan.args === null) {
     body.push(make("p", plan.notes.join(" ")));
     for (const change of plan.nearest) body.push(make("p", `${change.change} fits:`), copyable(inShell(change.args)));
   } else {
-    body.push(make("p", "Add these flags; attention and as many experts as fit are on GPUs:"), copyable(inShell(plan.args)), offered(plan.args));
+    const button = make("button", "Use these flags", { type: "button" });
+    button.addEventListener("click", () => use(plan.more));
+    body.push(make("p", "Add these flags, which have as much on GPUs as fits:"), copyable(inShell(plan.args)), button);
     if (plan.token_ms?.estimated) body.push(make("p", `About ${plan.token_ms.estimated.toFixed(1)} ms a token, estimated: ${plan.token_ms.assumed.join("; ")}.`));
     body.push(list(plan.notes), make("h3", "All flags in one line"), copyable(plan.line), make("h3", "For llama-server's --models-preset (INI)"), copyable(plan.ini));
   }
