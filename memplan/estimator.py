@@ -147,9 +147,7 @@ def _not_pinned(found: Answer, question: Question) -> tuple[str, ...]:
     if first is None or found.made is None or pinned <= (most := first.vulkan_limits.max_buffer):
         return ()
     context = found.made.context
-    context.sched.reserve_size(context.graphs.whole(context.params.prompt_batch, context.fused).graph)
-    host = [buft.name for buft in context.sched.bufts].index("Vulkan_Host")
-    part = max(chunk.max_size for chunk in context.sched.allocator.tallocs[host].chunks)
+    part = max(context.prompt_chunks[[buft.name for buft in context.sched.bufts].index("Vulkan_Host")])
     return (pinned_note(part, most),) if part > most else ()
 
 

@@ -9,7 +9,7 @@ A new op is one more method, or one more name in ``_ALWAYS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from memplan.releases import QuantizedConcat
 
 if TYPE_CHECKING:
     from memplan.backends.devices import Gpu
-    from memplan.ggml.backend import BufferType, Optimized, Scratch
+    from memplan.ggml.backend import BufferType, Optimized, Scratch, Traits
     from memplan.ggml.tensor import Tensor
     from memplan.releases import Release
 
@@ -145,9 +145,10 @@ class CudaBackend(Backend):
         return cuda_fusion.moves_shared_expert(nodes, self.release)
 
     @staticmethod
-    def traits(t: Tensor) -> Hashable:
+    def traits(t: Tensor) -> Traits:
         """All that decides about fusions."""
-        return Backend.traits(t), repr(t.params), tuple([(s.type.name, s.ne, s.nb) for s in t.src])
+        exact, _ = Backend.traits(t)
+        return (exact, repr(t.params), *[(s.type.name, s.ne, s.nb) for s in t.src]), ()
 
     def graph_optimize(self, nodes: list[Tensor], after: Tensor | None = None) -> Optimized:
         """What its fusions change of a split; see ``memplan.backends.cuda_fusion``."""

@@ -33,7 +33,7 @@ from memplan.releases.other_backends import other_backends
 
 if TYPE_CHECKING:
     from memplan.backends.devices import Gpu
-    from memplan.ggml.backend import Optimized
+    from memplan.ggml.backend import Optimized, Traits
     from memplan.ggml.tensor import Tensor
     from memplan.releases import Release
 
@@ -152,7 +152,7 @@ class MetalBackend(RuledBackend):
         return True
 
     @staticmethod
-    def traits(t: Tensor) -> Hashable:
+    def traits(t: Tensor) -> Traits:
         """What the order of nodes goes by; see ``memplan.backends.metal_order``."""
         return metal_order.traits(t)
 

@@ -9,7 +9,7 @@ side in one buffer, llama.cpp takes the lower one for written when the upper one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from memplan.backends.fusing import can_fuse_subgraph
@@ -17,6 +17,7 @@ from memplan.ggml.tensor import FLAG_COMPUTE, FLAG_OUTPUT, VIEW_OPS
 from memplan.gguf.types import F32
 
 if TYPE_CHECKING:
+    from memplan.ggml.backend import Traits
     from memplan.ggml.tensor import Tensor
 
 Deps = list[tuple["Tensor", "Tensor"]]
@@ -77,17 +78,33 @@ _SEEN_AFTER = {
 """Ops of chains whose shapes are looked at, if at all, behind others of the chain."""
 
 
-def traits(t: Tensor) -> Hashable:
+def traits(t: Tensor) -> Traits:
     """What of a node, beside sources, views and flags, its place in the order goes by."""
-    of = t.src[0] if t.src else None
-    if t.op not in _BY_FIRST and t.op not in ("ADD", "SCALE", "DIV", "UNARY"):
+    src, empty = t.src, 0 in t.ne
+    of = src[0] if src else None
+    if t.op == "MUL" and (src[1].ne[0] != 1 or src[0].ne[3] != 1):  # weighs no experts
+        return _in_chains(t)
+    if t.op == "SOFT_MAX" and len(src) > 1:  # gates none
+        return (t.op, empty), ()
+    if t.op in ("ADD", "SCALE", "UNARY", *_NORMS):
+        return _in_chains(t)
+    if t.op not in _BY_FIRST and t.op != "DIV":
         behind = of is not None and of.op in _SEEN_AFTER.get(t.op, ())
         if behind and t.op in ("CPY", "GET_ROWS"):
             base = of.view_src if of is not None else None
             behind = base is not None and base.op in ("GATED_DELTA_NET", "SOFT_MAX")
         if not behind:
-            return t.op, 0 in t.ne
-    return t.op, t.kind, t.type.name, t.ne, t.nb, t.view_offs, *[(s.type.name, s.ne, s.nb) for s in t.src[:2]]
+            return (t.op, empty), ()
+    return (t.op, t.kind, t.type.name, t.ne, t.nb, t.view_offs, *[(s.type.name, s.ne, s.nb) for s in src[:2]]), (t.ne,)
+
+
+def _in_chains(t: Tensor) -> Traits:
+    """Of a node of ``_CHAINS``: its own shape and the layout of what is added or multiplied are only compared."""
+    exact = t.op, t.kind, t.type.name, 0 in t.ne, t.is_contiguous_rows
+    if len(t.src) < 2:
+        return exact, (t.ne,)
+    b = t.src[1]
+    return (*exact, b.ne[0] == t.ne[0], b.is_contiguous_rows, b.type.name), (t.ne, (b.ne, b.nb))
 
 
 def _packs(nodes: Sequence[Tensor], span: Callable[[Sequence[Tensor], int], int]) -> Iterator[Pack]:

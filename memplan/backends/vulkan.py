@@ -22,7 +22,7 @@ from memplan.releases.other_backends import other_backends
 
 if TYPE_CHECKING:
     from memplan.backends.devices import Gpu
-    from memplan.ggml.backend import Optimized
+    from memplan.ggml.backend import Optimized, Traits
     from memplan.ggml.tensor import Tensor
     from memplan.releases import Release
 
@@ -110,7 +110,7 @@ class VulkanBackend(RuledBackend):
         return super().supports_op(t)
 
     @staticmethod
-    def traits(t: Tensor) -> Hashable:
+    def traits(t: Tensor) -> Traits:
         """What the order of nodes goes by; see ``memplan.backends.vulkan_order``."""
         return vulkan_order.traits(t)
 

@@ -8,7 +8,7 @@ as not set.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from memplan.gguf.types import F16, F32
 from memplan.releases.other_backends import VulkanOrder
 
 if TYPE_CHECKING:
+    from memplan.ggml.backend import Traits
     from memplan.ggml.tensor import Tensor
 
 Deps = list[tuple["Tensor", "Tensor"]]
@@ -120,12 +121,12 @@ def graph_optimize(nodes: Sequence[Tensor], rules: OrderRules) -> tuple[list[Ten
     return [nodes[i] for i in order.find()], order.deps
 
 
-def traits(t: Tensor) -> Hashable:
+def traits(t: Tensor) -> Traits:
     """What of a node, beside sources, views and flags, its place in the order goes by."""
     if t.op != "MUL":
-        return t.op
+        return t.op, ()
     a, b = t.src
-    return t.op, a.op == "UNARY" and _fuses(a, t, b), b.op == "UNARY" and _fuses(b, t, a)
+    return (t.op, a.op == "UNARY" and _fuses(a, t, b), b.op == "UNARY" and _fuses(b, t, a)), ()
 
 
 class _Order:

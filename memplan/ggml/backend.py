@@ -62,6 +62,9 @@ Optimized: TypeAlias = "tuple[list[Tensor], list[tuple[Tensor, Tensor]]]"
 """A split's nodes in the order in which they are computed, and lifetimes to stretch: (tensor, the node it outlives)."""
 
 
+Traits: TypeAlias = "tuple[Hashable, tuple[Hashable, ...]]"
+"""What of a tensor matters as it is, and what matters only for whether others have the same."""
+
 SCRATCH_OPS = frozenset(
     {"MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN_EXT", "TOP_K", "ARGSORT", "SSM_SCAN", "SOLVE_TRI", "OUT_PROD"}
 )
@@ -123,9 +126,9 @@ class Backend(ABC):
         return nodes, []
 
     @staticmethod
-    def traits(t: Tensor) -> Hashable:
+    def traits(t: Tensor) -> Traits:
         """What of ``t``, beside sources, views and flags, ``graph_optimize`` goes by; asked where it looks far."""
-        return t.op, t.kind, t.type.name, t.ne, t.nb, t.view_offs
+        return (t.op, t.kind, t.type.name, t.ne, t.nb, t.view_offs), ()
 
     def looks_far(self, nodes: list[Tensor]) -> bool:
         """Whether what ``graph_optimize`` makes of a layer's ``nodes`` may depend on nodes of other layers among them.

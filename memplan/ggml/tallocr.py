@@ -5,6 +5,8 @@ Follows ``ggml_dyn_tallocr_*`` (ggml/src/ggml-alloc.c, v0.5.0).
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from memplan.errors import BadHyperParameter
 from memplan.ggml.backend import UNLIMITED
 
@@ -76,12 +78,17 @@ class DynTallocr:
         self.chunks: list[Chunk] = []
 
     @property
+    def filled(self) -> list[int]:
+        """Bytes of each chunk."""
+        filled = [chunk.max_size for chunk in self.chunks]
+        if sum(filled) > UNLIMITED:
+            raise beyond_counting()
+        return filled
+
+    @property
     def total(self) -> int:
         """Bytes of all chunks (``ggml_gallocr_reserve_n_size``)."""
-        total = sum(chunk.max_size for chunk in self.chunks)
-        if total > UNLIMITED:
-            raise beyond_counting()
-        return total
+        return sum(self.filled)
 
     def alloc(self, size: int) -> Address:
         """Take ``size`` bytes: the tightest hole in any chunk, else the open end that wastes least."""
@@ -89,11 +96,9 @@ class DynTallocr:
         best_chunk = best_block = -1
         for c, chunk in enumerate(chunks):
             # the best size starts anew with each chunk, so a later chunk's hole wins over an earlier chunk's
-            best_size = -1
-            sizes = chunk.sizes
-            for i in range(len(sizes) - 1):
-                s = sizes[i]
-                if s >= size and (best_size < 0 or s <= best_size):
+            best_size = UNLIMITED
+            for i, s in enumerate(chunk.sizes[:-1]):
+                if size <= s <= best_size:
                     best_chunk, best_block, best_size = c, i, s
         if best_block < 0:
             best_reuse = -(1 << 63)
@@ -136,9 +141,7 @@ class DynTallocr:
         end = start + size
         offsets, sizes = chunk.offsets, chunk.sizes
         n = len(offsets)
-        i = 0
-        while i < n and offsets[i] < start:
-            i += 1
+        i = bisect_left(offsets, start)
         before = i > 0 and offsets[i - 1] + sizes[i - 1] == start
         after = i < n and offsets[i] == end
         if before and after:

@@ -266,6 +266,8 @@ class Context:
         self.quick = kept[key]
         self.sched = self.quick.sched
         self.plain = plain or not self.quick.usable
+        self.prompt_chunks: list[list[int]] = []
+        """Of each backend, bytes of the buffers that the prompt graph's compute buffer is made of, once reserved."""
 
     def reserve(self) -> Reservation:
         """Probe fused ops, then measure the prompt graph and count the generation graph (``sched_reserve``).
@@ -321,14 +323,15 @@ class Context:
                 disabled.append(probe.said)
                 self.fused -= {probe.op}
                 counted = None
-        sizes, pp_nodes, pp_splits = measure(p.prompt_batch)
+        self.prompt_chunks, pp_nodes, pp_splits = measure(p.prompt_batch)
+        sizes = list(map(sum, self.prompt_chunks))
         if counted is None or every_probe:
             tg_nodes, tg_splits, _ = split(one_each)
             counted = tg_nodes, tg_splits
         if self.loaded:
             prompt = p.prompt_batch
             others = (one_each, Batch(prompt.n_tokens, 1, prompt.n_outputs)) if self.one_sequence else (one_each,)
-            sizes = [max(same) for same in zip(sizes, *(measure(batch)[0] for batch in others), strict=True)]
+            sizes = [max(same) for same in zip(sizes, *(map(sum, measure(batch)[0]) for batch in others), strict=True)]
         return Reservation(
             bufts=self.devices.bufts,
             sizes=sizes,
@@ -367,7 +370,7 @@ class Context:
         }
         return schedule.n_nodes, len(schedule.splits), misplaced
 
-    def _quick_sizes(self, batch: Batch) -> tuple[list[int], int, int]:
+    def _quick_sizes(self, batch: Batch) -> tuple[list[list[int]], int, int]:
         graph = self._in_parts(batch)
         pins = self.loaded and self.pins_nodes(batch), self.loaded and not self.offload_kqv
         schedule = self.quick.schedule(graph, self.devices.layer_home, *pins)
@@ -406,17 +409,18 @@ class Context:
         misplaced = {op for op, t, il in built.fused_nodes if t.backend != d.layer_home[il]}
         return len(built.graph.nodes), len(self.sched.splits), misplaced
 
-    def _plain_sizes(self, batch: Batch) -> tuple[list[int], int, int]:
+    def _plain_sizes(self, batch: Batch) -> tuple[list[list[int]], int, int]:
         built = self._whole(batch)
-        sizes = self.measure(built, batch)
-        return sizes, len(built.graph.nodes), len(self.sched.splits)
+        self.measure(built, batch)
+        chunks = [talloc.filled for talloc in self.sched.allocator.tallocs]
+        return chunks, len(built.graph.nodes), len(self.sched.splits)
 
 
 _Split = Callable[[Batch], tuple[int, int, set[str]]]
 """Nodes, splits, and fused ops that landed on another device than their layer's."""
 
-_Measure = Callable[[Batch], tuple[list[int], int, int]]
-"""Bytes of each backend, nodes, splits."""
+_Measure = Callable[[Batch], tuple[list[list[int]], int, int]]
+"""Bytes of each chunk of each backend's buffer, nodes, splits."""
 
 
 def _pad(n: int, multiple: int) -> int:

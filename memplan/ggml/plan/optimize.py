@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from memplan.garbage import make_room
-from memplan.ggml.backend import Backend
+from memplan.ggml.backend import Backend, Traits
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part
 from memplan.ggml.plan.schedule import Schedule
 from memplan.ggml.plan.structure import kept_of
@@ -183,7 +183,7 @@ class Optimizer:
         traits = {self.sched.backends[backend].traits for _, _, backend in schedule.runs if backend in far}
         if not traits:
             return []
-        key = schedule, *[frozenset([part.alike(of) for of in traits]) for part in graph.parts]
+        key = schedule, *[_alike(graph.parts, of) for of in sorted(traits, key=id)]
         known = self._wholes.get(key)
         if known is None:
             make_room(self._wholes, 2 * kept_of(len(schedule.homes)))
@@ -203,6 +203,13 @@ class Optimizer:
                     kept.setdefault(whole.names[until][0], {})[whole.names[tensor]] = None
                 stretched = tuple([(until, tuple(names)) for until, names in kept.items()])
                 yield start, (tuple([whole.names[t][0] for t in tensors]), stretched)
+
+
+def _alike(parts: Sequence[Part], traits: Callable[[Tensor], Traits]) -> Hashable:
+    """Equal for graphs of like parts in which the same things are the same."""
+    names: dict[Hashable, int] = {}
+    of_parts = [part.alike(traits) for part in parts]
+    return tuple([(number, *[names.setdefault(v, len(names)) for v in compared]) for number, compared in of_parts])
 
 
 class _Whole:

@@ -240,14 +240,16 @@ class StepFinder:
                 self._place(i, homes[i])
 
 
-def replay(steps: Steps, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]) -> list[int]:
-    """Bytes of each backend's buffer when these steps are done with the sizes of these parts."""
+def replay(
+    steps: Steps, parts: Sequence[Part], inputs: Sequence[Tensor], bufts: Sequence[BufferType]
+) -> list[list[int]]:
+    """Bytes of each chunk of each backend's buffer when these steps are done with the sizes of these parts."""
     sizes = _sizes(steps.slots, parts, inputs, bufts)
     if min(sizes, default=1) > 0:
         with suppress(OutOfFreeBlocksError, BadHyperParameter):  # found below as well, if chunks do not prevent it
             highest = _replay_whole(steps, sizes, len(bufts))
             if all(high < min(buft.max_size, UNLIMITED) for high, buft in zip(highest, bufts, strict=True)):
-                return highest
+                return [[high] for high in highest]
     tallocs = [DynTallocr(buft.max_size) for buft in bufts]
     places: list[Address] = [(-1, -1)] * steps.n_places
     for kind, place, home, slot, before in steps.steps:
@@ -259,7 +261,7 @@ def replay(steps: Steps, parts: Sequence[Part], inputs: Sequence[Tensor], bufts:
         elif sizes[before] > sizes[slot]:
             chunk, offset = places[place]
             talloc.free((chunk, offset + sizes[slot]), sizes[before] - sizes[slot])
-    return [talloc.total for talloc in tallocs]
+    return [talloc.filled for talloc in tallocs]
 
 
 def _replay_whole(steps: Steps, sizes: list[int], n_backends: int) -> list[int]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from memplan.garbage import make_room
-from memplan.ggml.backend import SCRATCH_OPS, Backend, Buffer, BufferType
+from memplan.ggml.backend import SCRATCH_OPS, Backend, Buffer, BufferType, Traits
 from memplan.ggml.gallocr import INPLACE_OPS
 from memplan.ggml.graph import Graph
 from memplan.ggml.tensor import FLAG_INPUT, FLAG_OUTPUT, VIEW_OPS, Tensor
@@ -113,6 +114,9 @@ KEPT_STRUCTURES = 1024
 
 _structures: dict[tuple[Any, ...], PartStructure] = {}
 
+_numbers: dict[tuple[Hashable, ...], int] = {}
+_next_number = count()
+
 
 @dataclass(eq=False)
 class Part:
@@ -137,14 +141,24 @@ class Part:
     on_host: list[int]
     _sizes: dict[Hashable, dict[int, int]] = field(default_factory=dict)
     _computes: dict[Hashable, dict[int, bool]] = field(default_factory=dict)
-    _alike: dict[Callable[[Tensor], Hashable], Hashable] = field(default_factory=dict)
+    _alike: dict[Callable[[Tensor], Traits], tuple[int, tuple[Hashable, ...]]] = field(default_factory=dict)
     _scratch: dict[Hashable, list[tuple[int, int, bool]]] = field(default_factory=dict)
 
-    def alike(self, traits: Callable[[Tensor], Hashable]) -> Hashable:
-        """Equal for parts of one structure whose nodes have the same ``traits``."""
+    def alike(self, traits: Callable[[Tensor], Traits]) -> tuple[int, tuple[Hashable, ...]]:
+        """A number and what was only compared: parts of one number are alike if these are the same among themselves.
+
+        ``traits``: what of each node counts.
+        """
         known = self._alike.get(traits)
         if known is None:
-            known = self._alike[traits] = self.structure, traits, *map(traits, self.nodes)
+            compared: dict[Hashable, int] = {}
+            signature: list[Hashable] = [self.structure, traits]
+            for t in self.nodes:
+                exact, others = traits(t)
+                signature += (exact, *[compared.setdefault(value, len(compared)) for value in others])
+            make_room(_numbers, KEPT_STRUCTURES)
+            number = _numbers.setdefault(tuple(signature), next(_next_number))
+            known = self._alike[traits] = number, tuple(compared)
         return known
 
     def asks(self, backend: Backend) -> Callable[[int], bool]:

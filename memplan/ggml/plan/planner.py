@@ -32,8 +32,8 @@ class QuickPlanner:
         """Homes and splits; pins are llama.cpp's assignments while it builds the graph."""
         return self._scheduler.schedule(graph, layer_home, pin_nodes, pin_host)
 
-    def sizes(self, graph: GraphParts, schedule: Schedule) -> list[int]:
-        """Bytes of each backend's compute buffer."""
+    def sizes(self, graph: GraphParts, schedule: Schedule) -> list[list[int]]:
+        """Bytes of each chunk of each backend's compute buffer."""
         optimized = self._optimizer.optimize(graph, schedule)
         first: dict[Part, int] = {}
         like = tuple([first.setdefault(part, at) for at, part in enumerate(graph.parts)])
