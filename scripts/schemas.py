@@ -246,6 +246,9 @@ def diagnosis() -> Schema:
         assumed=many(text("a flag"), "flags that nobody told: the program's defaults stand for them"),
         failed=maybe(failed),
         cause=entry("why", kind=text("a stable name"), text=text("a sentence"), mend=maybe(text("what to do"))),
+        placement=maybe(
+            many(text("a flag or a value"), "all flags, with a placement that fits; of the last load alone")
+        ),
         mends=many(
             entry(
                 "flags, or a release, with which it works, as tried",

@@ -67,7 +67,9 @@ def diagnose(
     # flags with values that llama-server would not take are the user's, not the log's
     flags = parse_flags(arguments.flags, arguments.app)
 
+    from memplan.cli.waiting import waiting
     from memplan.diagnosing.diagnosis import Given, diagnose_all
+    from memplan.diagnosing.placing import with_placement
     from memplan.diagnosing.reader import read_log
     from memplan.output.diagnosis import render_diagnoses, render_diagnoses_json
 
@@ -87,6 +89,8 @@ def diagnose(
     given_beside = Given(header, arguments.flags, rig, llama, arguments.pasted, tuple(notes), draft, projector, reserve)
     with terminal.ProgressBar("explaining loads") as bar:
         diagnoses = diagnose_all(chosen(loads, every), given_beside, bar)
+    with waiting("a placement that fits"):
+        diagnoses[-1] = with_placement(diagnoses[-1])
     if json:
         sys.stdout.write(render_diagnoses_json(diagnoses))
     else:

@@ -100,6 +100,11 @@ SAID: Final[Mapping[str, Meaning]] = {
         ("take a file without them",),
         lambda release: switches(release).mtp_tensors,
     ),
+    "does not support split buffers": Meaning(
+        "rows-not-supported",
+        "a device cannot hold tensors split by rows, which -sm row asks for",
+        ("take -sm layer",),
+    ),
     "unknown model architecture": Meaning(
         "architecture-not-of-this-release",
         "this build does not know the model's architecture",
@@ -199,7 +204,15 @@ def from_memory(
     ``assumed``: flags that nobody told, for which defaults stand in ``estimate``.  ``placed``: where weights lie is
     known.  ``experts``: whether the model has any.
     """
-    if failure.buffer.startswith("CPU") or failure.buffer.endswith("_Host"):
+    if failure.buffer.endswith("_Host"):
+        return Cause(
+            "host-memory",
+            f"the host has no {_size(failure.size)} left for {failure.stage.value} in memory that the driver pins, of"
+            " which a system may give less than is free",
+            "map the file, which pins nothing (-lm mmap, or no --no-mmap), set GGML_CUDA_NO_PINNED=1, put more on the"
+            " GPUs, or free memory",
+        )
+    if failure.buffer.startswith("CPU"):
         return Cause(
             "host-memory",
             f"the host has no {_size(failure.size)} left for {failure.stage.value}",
@@ -293,7 +306,7 @@ def _weights(estimate: Estimate, device: str, failure: Failure, sure: bool, plac
             "less-free-than-thought",
             f"by what was free, {device} should have had room for its weights, with {_size(-short)} to spare: something"
             " else took memory meanwhile",
-            "close what else uses the GPU; see nvidia-smi",
+            _close(estimate, device),
         )
     about = f"{device} is {_size(short, up=True)} short for its weights alone, {mib(asked)} on {mib(use.free)} free"
     if short <= 0:
@@ -351,7 +364,7 @@ def _balance(load: Load, estimate: Estimate, device: str, failure: Failure, expe
             "less-free-than-thought",
             f"by what was free, {device} should have had room for it, with {_size(spare[device])} to spare:"
             " something else took memory meanwhile",
-            "close what else uses the GPU; see nvidia-smi",
+            _close(estimate, device),
         )
     if roomy != device and spare[roomy] > short and total > 0:
         return Cause(
@@ -366,6 +379,14 @@ def _balance(load: Load, estimate: Estimate, device: str, failure: Failure, expe
         else f"{about}{what}",
         _to_host(experts),
     )
+
+
+def _close(estimate: Estimate, device: str) -> str:
+    """What to do about memory that others have taken."""
+    if estimate.unified:
+        return "close what else uses memory: the GPU's is the host's"
+    tool = {"CUDA": "nvidia-smi", "ROCm": "rocm-smi"}.get(device.rstrip("0123456789"), "")
+    return f"close what else uses the GPU{f'; see {tool}' if tool else ''}"
 
 
 def _to_host(experts: bool) -> str:

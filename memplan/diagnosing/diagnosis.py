@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from memplan.backends.devices import Rig
@@ -18,6 +18,7 @@ from memplan.diagnosing.matching import (
     builtin_models,
     guess_computing,
     guess_placement,
+    named_model,
     same_types,
     seen_flags,
     without_flags,
@@ -30,6 +31,7 @@ from memplan.estimator import model_of
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags, check_devices, parse_flags
 from memplan.llama.speculation import draft_kind
+from memplan.models.builtin import builtin_like
 from memplan.models.registry import ARCHITECTURES
 from memplan.notes import mib
 from memplan.planning.problem import one_each
@@ -82,6 +84,10 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     """Flags that neither the log nor the user tells: the program's defaults stand for them."""
+    question: Question | None = field(default=None, compare=False, repr=False)
+    """What was predicted; None where nothing could be, or of another model than the log's."""
+    placement: tuple[str, ...] = ()
+    """All flags with a placement that fits, where one was looked for."""
 
     @property
     def agrees(self) -> bool | None:
@@ -161,6 +167,7 @@ class _Work:
             mends=mends,
             notes=tuple(self.notes),
             assumed=self.assumed if predicted is not None else (),
+            question=None if self.other_model else self._asked(predicted),
         )
 
     def _header(self) -> Header | None:
@@ -181,7 +188,9 @@ class _Work:
             why = "no built-in model has its tensors" if self.load.types else "the log does not show its tensors"
             if self._argument_refused():
                 return None
-            self.notes.append(f"which model it was is not known ({why}): name it with -m MODEL for a prediction")
+            like = builtin_like(self.load.path or named_model(self.load.command))
+            as_in = f", as in -m {like}, which its name suggests," if like and not self.load.types else ""
+            self.notes.append(f"which model it was is not known ({why}): name it with -m MODEL{as_in} for a prediction")
             return None
         if len(names) > 1:
             self.notes.append(f"the model is taken to be {names[0]}; {' and '.join(names[1:])} has the same tensors")
@@ -457,6 +466,11 @@ class _Work:
         load = self.load
         if load.fit:
             self.notes.append(f"llama-server's --fit changed nothing: {load.fit}")
+        for name, (size, reserved) in load.grown.items():
+            more = ": a batch needed more while it worked" if size > reserved else ""
+            self.notes.append(
+                f"{name}'s compute buffer was {size:,.2f} MiB in the end, where {reserved:,.2f} were reserved{more}"
+            )
         if load.retried:
             self.notes.append("with pipeline parallelism the compute buffers did not fit; llama.cpp went on without it")
         if load.disabled:

@@ -75,6 +75,8 @@ class Load:
     context: dict[str, float] = field(default_factory=dict)
     output: dict[str, float] = field(default_factory=dict)
     compute: dict[str, float] = field(default_factory=dict)
+    grown: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Compute buffers that were not as reserved in the end: what they were then, and what was reserved."""
     nodes: tuple[int, int] | None = None
     splits: tuple[int, int] | None = None
     copies: int | None = None
@@ -105,8 +107,8 @@ class Load:
     @property
     def is_tail(self) -> bool:
         """Whether it shows how buffers were made, but not how the load began, which llama.cpp says no less loudly."""
-        shown = self.model or self.context or self.compute or self.settings or self.types or self.layers
-        return self.n_tensors is None and bool(shown)
+        buffers = self.model or self.context or self.compute.keys() - self.grown.keys()
+        return self.n_tensors is None and bool(buffers or "n_batch" in self.settings or self.types or self.layers)
 
     @property
     def content(self) -> str:

@@ -170,6 +170,8 @@ class LogReader:
 
     def _model_path(self, m: re.Match[str]) -> None:
         if self._load is None:
+            if self._process.ready or self._process.failures:  # a router's next model
+                self.new_process()
             self._process.path = m[1].strip()
 
     def _drafter(self, m: re.Match[str]) -> None:
@@ -222,6 +224,20 @@ class LogReader:
     def _setting(self, m: re.Match[str]) -> None:
         self.current.settings[m[1]] = m[2]
 
+    def _slots(self, m: re.Match[str]) -> None:
+        """All that llama-server says of its settings unless it is asked for more, once everything is loaded."""
+        slots, tokens, unified = int(m[1]), int(m[2]), m[3]
+        told = {"n_seq_max": str(slots), "n_ctx": str(tokens if unified == "true" else tokens * slots)}
+        for name, text in {**told, "kv_unified": unified}.items():
+            self.served.settings.setdefault(name, text)
+
+    def _outgrown(self, m: re.Match[str]) -> None:
+        """At the end a compute buffer is compared with what was reserved."""
+        load = self.served
+        if len(load.grown) < _MAX_NAMES:
+            load.grown[m[1]] = float(m[2]), float(m[3])
+            load.compute.setdefault(m[1], round(float(m[3]), 2))
+
     def _cache_type(self, m: re.Match[str]) -> None:
         self.current.cache_types = m[1], m[2]
 
@@ -269,7 +285,8 @@ class LogReader:
             if not self.current.types:  # of a log that shows little, what follows tells
                 stage = Stage.UNKNOWN
         if failed is not None and failed.kind == "allocation" and failed.buffer in ("", m[2]):
-            failed.buffer, failed.size, failed.stage, failed.said = m[2], int(m[3]), stage, m[0]
+            failed.buffer, failed.size, failed.said = m[2], int(m[3]), m[0]
+            failed.stage = failed.stage if failed.stage is Stage.RUNNING else stage
         else:
             self._fail("allocation", m[0], stage, m[2], int(m[3]))
 
@@ -322,7 +339,9 @@ class LogReader:
         self._fail("assertion", m[0], self._stage())
 
     def _refused(self, m: re.Match[str]) -> None:
-        """Why llama.cpp does not go on. After an allocation that failed it only says so again."""
+        """Why llama.cpp does not go on. After an allocation that failed it only says so again; a server goes on."""
+        if self.served.ready:
+            return
         if self.served.failed is None or self.served.failed.kind == "fit":
             self._fail("refused", m[1].strip())
 
@@ -339,6 +358,8 @@ class LogReader:
     def _fail(
         self, kind: str, said: str, stage: Stage = Stage.UNKNOWN, buffer: str = "", size: int | None = None
     ) -> None:
+        if self.served.ready and not self.served.dry:
+            stage = Stage.RUNNING
         failures, drafting = self.served.failures, self._served is not None and stage is not Stage.RUNNING
         if len(failures) < _MAX_FAILURES:
             failures.append(Failure(kind, said.strip()[:300], stage, buffer, size, drafting))
@@ -400,6 +421,17 @@ _RULES: Final[tuple[_Rule, ...]] = tuple(
         ),
         ("graph nodes", r"graph nodes\s+= (\d{1,9})(?: \(with bs=\d+\), (\d{1,9}) \(with bs=1\))?", _R._old_nodes),
         ("graph splits", r"graph splits = (\d{1,9})(?: \(with bs=\d+\), (\d{1,9}) \(with bs=1\))?", _R._old_splits),
+        (
+            "n_slots = ",
+            r"n_slots = (\d{1,4}), n_ctx_slot = (\d{1,9}), kv_unified = '(true|false)'",
+            _R._slots,
+        ),
+        (
+            "not match expectation",
+            r"(\S{1,40}) compute buffer size of\s{1,20}(\d{1,9}\.\d{4}) MiB, does not match expectation of"
+            r"\s{1,20}(\d{1,9}\.\d{4}) MiB",
+            _R._outgrown,
+        ),
         ("SWA KV cache", r"creating\s+SWA KV cache, size = (\d{1,9}) cells", _R._swa),
         ("sched copies", r"sched copies = (\d{1,4})", _R._copies),
         ("set to disabled", r": ([\w() -]{3,60}?)(?: was auto,| not supported,) set to disabled", _R._disabled),

@@ -7,6 +7,7 @@ vocabulary in these headers.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -41,6 +42,20 @@ def near_names(name: str) -> str:
     near = list(dict.fromkeys([*longer, *get_close_matches(begun, MODELS, n=3, cutoff=0.5)]))[:3]
     listed = "memplan models lists those that are built in"
     return f"did you mean {' or '.join(near)}? {listed}" if near else listed
+
+
+def builtin_like(name: str) -> str:
+    """The built-in model and recipe that a file of this name seems to be, as ``MODEL:RECIPE``; empty for none."""
+    key = _letters(re.split(r"[/\\]", name)[-1])
+    found = max((model for model in MODELS if _letters(model) in key), key=len, default="")
+    if not found:
+        return ""
+    recipe = max((recipe for recipe in MODELS[found].recipes if _letters(recipe) in key), key=len, default="")
+    return f"{found}:{recipe or MODELS[found].default}"
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def builtin_header(name: str) -> Header:

@@ -71,6 +71,7 @@ def diagnosis_object(diagnosis: Diagnosis) -> dict[str, Any]:
             "text": diagnosis.cause.text,
             "mend": diagnosis.cause.mend or None,
         },
+        "placement": list(diagnosis.placement) or None,
         "mends": [_mend_object(mend) for mend in diagnosis.mends],
         "buffers": [
             {
@@ -110,6 +111,11 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
         defaults = f", with defaults for {' and '.join(diagnosis.assumed)}" if diagnosis.assumed else ""
         yield f"tried{defaults}, and each {'takes less' if takes_less else 'fits'}:"
         yield from (_mend_line(mend) for mend in diagnosis.mends)
+    if diagnosis.placement:
+        yield "as memplan plan would place it, all else kept, it fits:"
+        program = f"llama-{diagnosis.estimate.flags.app if diagnosis.estimate else 'server'}"
+        file = ("-m", load.path) if load.path else ()
+        yield from _pasted("  ", (program, *file, *diagnosis.placement), width)
     if diagnosis.rows:
         yield ""
         yield from _table(diagnosis.rows)

@@ -13,7 +13,7 @@ from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_values import whole
 from memplan.llama.flag_words import arity, normalized, split_words, unknown_flag, without_secrets
 from memplan.llama.flags import parse_flags
-from memplan.models.catalogue import MODELS
+from memplan.models.builtin import builtin_like
 from memplan.releases import find_release
 from memplan.sweeping.axes import MODELS as NAMES_MODEL
 
@@ -67,7 +67,7 @@ def read_pasted(text: str) -> dict[str, Any]:
     rest = read.without(NAMES_MODEL).words()
     return {
         "model": model,
-        "builtin": builtin_of(model),
+        "builtin": builtin_like(model),
         "flags": [{"field": _field(words[0]), "words": list(words)} for words in split_words(rest)],
         "gpus": own["--gpu"] if own["--gpu"] or no_gpu else None,
         "host_mib": whole("--host-mib", own["--host-mib"][-1], 1, 1 << 30) if own["--host-mib"] else None,
@@ -84,20 +84,6 @@ def split_line(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise FlagError(f"the line cannot be read: {str(error).lower()}") from None
-
-
-def builtin_of(name: str) -> str:
-    """The built-in model and recipe that a file of this name seems to be, as ``MODEL:RECIPE``; "" for none."""
-    key = _key(re.split(r"[/\\]", name)[-1])
-    found = max((model for model in MODELS if _key(model) in key), key=len, default="")
-    if not found:
-        return ""
-    recipe = max((recipe for recipe in MODELS[found].recipes if _key(recipe) in key), key=len, default="")
-    return f"{found}:{recipe or MODELS[found].default}"
-
-
-def _key(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def _field(flag: str) -> str | None:

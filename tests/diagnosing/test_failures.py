@@ -9,6 +9,7 @@ import pytest
 from memplan.diagnosing.diagnosis import Diagnosis, Given, diagnose, diagnose_all
 from memplan.diagnosing.log import Stage
 from memplan.diagnosing.matching import seen_flags
+from memplan.diagnosing.placing import with_placement
 from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
@@ -368,3 +369,102 @@ def test_an_mtp_context_is_no_load_of_its_own() -> None:
     assert load.draft is not None and load.draft.n_tensors is None
     assert seen_flags(load, ()).argv[-2:] != ("-md", "")
     assert "draft-mtp" in seen_flags(load, ()).argv
+
+
+QUIET = """\
+0.00.117.998 I srv    load_model: loading model '/models/{name}'
+2.08.398.334 I srv    load_model: initializing, n_slots = {slots}, n_ctx_slot = 65536, kv_unified = '{unified}'
+2.08.506.273 I srv  llama_server: model loaded
+2.08.506.325 I srv  llama_server: listening on http://127.0.0.1:18990
+"""
+"""What llama-server of v0.5.0 says unless it is asked for more."""
+
+
+@pytest.mark.parametrize(
+    ("slots", "unified", "flags"),
+    [
+        (1, "false", "-c 65536 -np 1 --no-kv-unified"),
+        (4, "true", "-c 65536 -np 4 --kv-unified"),
+        (2, "false", "-c 131072 -np 2 --no-kv-unified"),
+    ],
+)
+def test_the_one_line_of_settings_at_default_verbosity(slots: int, unified: str, flags: str) -> None:
+    (load,) = loads(QUIET.format(name="m.gguf", slots=slots, unified=unified))
+    found = diagnose(load)
+    assert " ".join(found.argv) == flags
+    assert found.cause.kind == "nothing-wrong"
+    assert not any("middle" in note for note in found.notes)
+
+
+def test_a_files_name_suggests_the_built_in_model() -> None:
+    (load,) = loads(QUIET.format(name="DeepSeek-V4-Flash-UD-Q2-00001-of-00003.gguf", slots=1, unified="false"))
+    assert any("-m deepseek-v4-flash:ud-q2, which its name suggests" in note for note in diagnose(load).notes)
+    (load,) = loads("$ llama-server -hf org/DeepSeek-V4-Flash-GGUF -c 1\n" + QUIET.partition("\n")[2])
+    assert any("-m deepseek-v4-flash:antirez-q2, which" in note for note in diagnose(load).notes)
+
+
+def test_a_server_that_listens_has_loaded() -> None:
+    ready = QUIET.format(name="m.gguf", slots=1, unified="false")
+    (load,) = loads(f"{ready}srv  send_error: error: invalid argument: no such thing\n")
+    assert load.failed is None
+    for line in (
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 1000000",
+        "ggml_aligned_malloc: insufficient memory (attempted to allocate 75314.00 MB)",
+    ):
+        (load,) = loads(f"{ready}{line}\n")
+        assert load.failed is not None and load.failed.stage is Stage.RUNNING
+        assert render_diagnoses([diagnose(load)]).splitlines()[1].startswith("failed while running")
+
+
+def test_a_routers_next_model_is_another_load() -> None:
+    first, second = (QUIET.format(name=name, slots=1, unified="false") for name in ("a.gguf", "b.gguf"))
+    assert [load.path for load in loads(first + second)] == ["/models/a.gguf", "/models/b.gguf"]
+
+
+def test_a_compute_buffer_that_grew() -> None:
+    line = "llama_context:      CUDA0 compute buffer size of 512.5000 MiB, does not match expectation of 413.0938 MiB\n"
+    (load,) = loads(f"{GOOD}~{line}")
+    assert load.grown == {"CUDA0": (512.5, 413.0938)}
+    assert load.compute["CUDA0"] == 413.09
+    said = "CUDA0's compute buffer was 512.50 MiB in the end, where 413.09 were reserved: a batch needed more"
+    assert any(note.startswith(said) for note in diagnose(load).notes)
+
+
+def test_pinned_memory_that_is_refused() -> None:
+    """As build 10441 says it on Windows, with weights of 59,762 MiB on the host and more than that free."""
+    found = failing(
+        UNTIL_MODEL,
+        "alloc_tensor_range: failed to allocate CUDA_Host buffer of size 62664998912",
+        LOADING + "unable to allocate CUDA_Host buffer",
+    )
+    assert found.cause.kind == "host-memory"
+    assert "-lm mmap" in found.cause.mend and "GGML_CUDA_NO_PINNED=1" in found.cause.mend
+
+
+def test_rows_on_a_device_that_cannot_hold_them_need_no_model() -> None:
+    (load,) = loads(LOADING + "error loading model: device Vulkan0 does not support split buffers\n")
+    found = diagnose(load)
+    assert (found.cause.kind, found.cause.mend) == ("rows-not-supported", "take -sm layer")
+
+
+def test_what_else_uses_a_gpu_is_seen_by_its_own_tool() -> None:
+    from memplan.diagnosing.causes import _close
+
+    shared = estimate(builtin_header("llama-3.2-3b"), parse_flags([]), parse_gpus(["Strix Halo"]))
+    assert _close(shared, "Vulkan0") == "close what else uses memory: the GPU's is the host's"
+    own = estimate(builtin_header("llama-3.2-3b"), parse_flags([]), parse_gpus(["RTX 3090"]))
+    assert _close(own, "CUDA0") == "close what else uses the GPU; see nvidia-smi"
+    assert _close(own, "Vulkan0") == "close what else uses the GPU"
+
+
+def test_the_last_load_is_placed_as_plan_places_it() -> None:
+    (load,) = loads(text("r8-one-card-short"))
+    found = with_placement(diagnose(load))
+    flags = parse_flags(found.placement)
+    assert found.estimate is not None and found.release == "b9842"
+    rig = parse_gpus(["8*RTX 3090"])
+    again = estimate(builtin_header("deepseek-v4-flash:antirez-q4"), flags, rig, "b9842")
+    assert again.fits and (flags.n_ctx, flags.n_parallel, flags.flash_attn) == (4096, 1, "off")
+    printed = render_diagnoses([found])
+    assert "as memplan plan would place it, all else kept, it fits:\n  llama-server -m /models/" in printed
+    assert with_placement(diagnose(loads(GOOD)[0])).placement == ()

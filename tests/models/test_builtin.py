@@ -8,7 +8,7 @@ import pytest
 from memplan.errors import UnknownModel
 from memplan.gguf.header import Header, Value
 from memplan.gguf.source import read_header
-from memplan.models.builtin import builtin_header, builtin_names, header_of, is_builtin
+from memplan.models.builtin import builtin_header, builtin_like, builtin_names, header_of, is_builtin
 from memplan.models.catalogue import MODELS, deepseek4
 from memplan.models.recipes import DEEPSEEK4
 from tests.gguf import writer
@@ -181,3 +181,17 @@ def test_what_llama_cpp_was_asked_about(name: str, file: str) -> None:
     own = {key: value for key, value in asked.metadata.items() if not key.startswith("general.")}
     own.pop("step35.moe_every_n_layers", None)  # which llama.cpp does not read
     assert {key: value for key, value in built.metadata.items() if not key.startswith("general.")} == own
+
+
+@pytest.mark.parametrize(
+    ("name", "builtin"),
+    [
+        ("DeepSeek-V4-Flash-UD-Q2-00001-of-00003.gguf", "deepseek-v4-flash:ud-q2"),
+        ("C:\\models\\gpt-oss-120b-mxfp4.gguf", "gpt-oss-120b:mxfp4"),
+        ("Qwen3-8B-IQ2_XXS.gguf", "qwen3-8b:q4_K_M"),
+        ("something.gguf", ""),
+        ("", ""),
+    ],
+)
+def test_a_file_s_name_tells_the_built_in_model(name: str, builtin: str) -> None:
+    assert builtin_like(name) == builtin

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from memplan.errors import FlagError
-from memplan.page.pasted import FIELDS, builtin_of, read_pasted
+from memplan.page.pasted import FIELDS, read_pasted
 
 
 def fields(text: str) -> dict[str | None, list[str]]:
@@ -53,20 +53,6 @@ def test_flags_alone_and_names_on_hubs() -> None:
     assert read_pasted("-hf o/r:Q4_K_M -c 4096")["model"] == "hf:o/r:Q4_K_M"
     assert fields("-cmoe --spec-type draft-mtp -md drafter.gguf").keys() == {None, "--spec-type", "-md"}
     assert set(FIELDS) > fields("-ctk q8_0 -ctv q8_0 -ub 256 -b 512 -ngl 20 -ncmoe 3").keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "builtin"),
-    [
-        ("DeepSeek-V4-Flash-UD-Q2-00001-of-00003.gguf", "deepseek-v4-flash:ud-q2"),
-        ("C:\\models\\gpt-oss-120b-mxfp4.gguf", "gpt-oss-120b:mxfp4"),
-        ("Qwen3-8B-IQ2_XXS.gguf", "qwen3-8b:q4_K_M"),
-        ("something.gguf", ""),
-        ("", ""),
-    ],
-)
-def test_a_file_s_name_tells_the_built_in_model(name: str, builtin: str) -> None:
-    assert builtin_of(name) == builtin
 
 
 @pytest.mark.parametrize(
