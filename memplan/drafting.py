@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from memplan.errors import UnsupportedArchitecture
+from memplan.errors import ModelError, UnsupportedArchitecture
 from memplan.ggml.backend import Buffer, BufferType
 from memplan.ggml.tensor import new_tensor
 from memplan.gguf.types import F32, I32
@@ -90,6 +90,8 @@ def find_drafter(question: Question, served: Model, params: ContextParams) -> Dr
     if mtp:
         block = mtp_block(model, question.release)
         return Drafter(block, own, own=True) if isinstance(block, Model) else block
+    if model.mtp_only:
+        raise ModelError(f"{question.draft.name}: MTP blocks alone, which draft with --spec-type draft-mtp")
     if flags.drafting in BLOCK_TYPES and not model.arch.layer_inputs(model.hparams):
         said = 'GGML_ASSERT(target_layer_ids_n > 0 && "DFlash model has no target_layer_ids") failed'
         return Refusal(OTHER, ABORT, said, f"take a drafter of architecture dflash, or leave out {flags.drafting}")

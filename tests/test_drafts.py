@@ -133,6 +133,8 @@ def test_a_file_without_an_mtp_block_cannot_draft_with_it(model: Header, said: s
 def test_a_file_of_mtp_blocks_is_no_model_to_serve() -> None:
     with pytest.raises(ModelError, match="MTP blocks alone, which draft for another model: give it with -md"):
         estimate(header("glm45-air-only"), parse_flags(["-c", "8192"]), rig(CASES[0]))
+    with pytest.raises(ModelError, match="MTP blocks alone, which draft with --spec-type draft-mtp"):
+        answer(asked("--spec-type draft-simple -md x", drafter="glm45-air-only"))
 
 
 def test_a_block_that_drafts_alone_is_the_only_one() -> None:
