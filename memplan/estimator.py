@@ -126,6 +126,7 @@ def answer(question: Question, plain: bool = False) -> Answer:
     reasons = (
         elsewhere,
         found.uncounted and f"what drafts is not counted: {found.uncounted}",
+        "" if question.projector or not flags.projector else "the projector is not counted: its file is not given",
         *approximate(rig.gpus),
         *server_reasons(flags, rig),
         *flags.inexact,

@@ -18,6 +18,7 @@ from memplan.llama.flag_values import whole
 from memplan.llama.flags import Flags
 
 if TYPE_CHECKING:
+    from memplan.gguf.header import Header
     from memplan.gguf.remote import Access
     from memplan.machine.detected import Detected
     from memplan.question import Load
@@ -123,13 +124,34 @@ def model_of(arguments: Arguments, flags: Flags) -> str:
     return model
 
 
-def loads_of(arguments: Arguments, model: str, flags: Flags) -> tuple[Load, ...]:
-    """The model, and what the flags load beside it, opened. Raises MemplanError."""
-    from memplan.models.open import open_model
+def loads_of(arguments: Arguments, model: str, flags: Flags) -> tuple[tuple[Load, ...], list[str]]:
+    """The model, and what the flags load beside it, opened; and what to say of files that are not here.
+
+    Of a line whose model has a stand-in they may be missing: a built-in drafter stands in for its own, and others are
+    not counted. Raises MemplanError.
+    """
+    from memplan.models.open import is_path, open_model
     from memplan.question import Load
 
-    named = [(model, "model"), (flags.draft_model, "draft"), (flags.projector, "projector")]
-    return tuple([Load(open_model(name, access_of(arguments, name)), role) for name, role in named if name])
+    loads, said = [Load(open_model(model, access_of(arguments, model)))], []
+    elsewhere = stands_in(arguments, flags)
+    if elsewhere:
+        said.append(f"{shown(model)} is taken for {shown(flags.model)}, which is not here")
+    for name, role, flag in ((flags.draft_model, "draft", "-md"), (flags.projector, "projector", "-mm")):
+        taken = name
+        if elsewhere and is_path(name) and not os.path.exists(name):
+            taken = _drafter_like(name, loads[0].header) if role == "draft" else ""
+            what = f"{taken} is taken for it" if taken else f"{flag} FILE behind the line names one that is"
+            said.append(f"{shown(name)} is not here: {what}")
+        if taken:
+            loads.append(Load(open_model(taken, access_of(arguments, taken)), role))
+    return tuple(loads), said
+
+
+def _drafter_like(name: str, model: Header) -> str:
+    """The built-in drafter that a file's name means, which DeepSeek-V4-Flash ships with; empty for any other."""
+    flash = model.metadata.get("deepseek4.embedding_length") == 4096
+    return "deepseek-v4-flash-dspark" if flash and "dspark" in os.path.basename(name).lower() else ""
 
 
 def access_of(arguments: Arguments, model: str) -> Access | None:

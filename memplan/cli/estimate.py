@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memplan.cli import terminal
-from memplan.cli.asked import about_machine, loads_of, model_of, rig_in, rig_of, stands_in
+from memplan.cli.asked import about_machine, loads_of, model_of, rig_in, rig_of
 from memplan.cli.command import APP, Arguments, Json, LlamaCommand
 from memplan.errors import FlagError, shown
 from memplan.llama.context import Path, Paths
@@ -144,11 +144,9 @@ def read_question(arguments: Arguments) -> Question:
     flags = parse_flags(words, arguments.app)
     paths = paths_of(arguments)
     notes, inexact = about_machine(machine)
-    loads = loads_of(arguments, model, flags)
+    loads, absent = loads_of(arguments, model, flags)
     reserve = read_reserve(arguments, rig)
-    if stands_in(arguments, flags):
-        seen.append(f"{shown(model)} is taken for {shown(flags.model)}, which is not here")
-    filled, notes = arguments.filled, (*arguments.notes, *respelled, *seen, *notes)
+    filled, notes = arguments.filled, (*arguments.notes, *respelled, *seen, *absent, *notes)
     inexact = (*inexact, *(f"{name} is not modelled" for name in UNMODELLED if name in arguments.environment))
     question = Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
     return question.with_draft_kind()

@@ -69,7 +69,7 @@ def verify(
     from memplan.output.verification import compare, render_verification, render_verification_json
     from memplan.question import Question
 
-    loads = loads_of(arguments, model, flags)
+    loads, _ = loads_of(arguments, model, flags)
     header = loads[0].header
     program = find_measurer(program or "")
     name = os.path.basename(program)

@@ -39,7 +39,7 @@ def open_model(model: str | os.PathLike[str], access: Access | None = None) -> H
 
 def check_name(model: str) -> None:
     """Raises UnknownModel for what can be no file, naming the built-in models that are called like it."""
-    if not _is_path(model):
+    if not is_path(model):
         raise UnknownModel(f"{shown(model)} is neither a file nor a built-in model; {near_names(model)}")
 
 
@@ -48,7 +48,8 @@ def is_remote(model: str) -> bool:
     return model.lower().startswith(("http://", "https://", "hf:", "ms:", "modelscope:"))
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Whether a name can be a file's alone: no built-in model is called so."""
     if "/" in text or os.sep in text or text.lower().endswith(".gguf"):
         return True
     try:

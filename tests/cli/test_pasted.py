@@ -37,3 +37,29 @@ def test_variables_that_are_not_modelled_are_said(capsys: pytest.CaptureFixture[
     found = estimated(capsys, MODEL, "--no-gpu", "GGML_OP_OFFLOAD_MIN_BATCH=64", "llama-server", "-c", "4096")
     assert found["exact"] is False
     assert "GGML_OP_OFFLOAD_MIN_BATCH is not modelled" in json.dumps(found)
+
+
+def test_files_beside_the_model_that_are_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    line = [
+        "llama-server",
+        "-m",
+        "/x/Flash.gguf",
+        "-c",
+        "4096",
+        "-np",
+        "1",
+        "-md",
+        "/x/DSpark-Q8_0.gguf",
+        "--mmproj",
+        "/x/mmproj.gguf",
+    ]
+    found = estimated(capsys, MODEL, "--gpu", "RTX PRO 6000", *line)
+    assert found["draft"]["model"]["architecture"] == "dflash"
+    assert "'/x/DSpark-Q8_0.gguf' is not here: deepseek-v4-flash-dspark is taken for it" in found["notes"]
+    assert "the projector is not counted" in found["notes"][0] and not found["exact"]
+    other = estimated(capsys, MODEL, "--gpu", "RTX PRO 6000", *line, "-md", "/x/another.gguf")
+    assert other["draft"] is None and "what drafts is not counted" in other["notes"][0]
+    named = estimated(capsys, MODEL, "--gpu", "RTX PRO 6000", *line, "-md", "deepseek-v4-flash-dspark")
+    assert named["draft"]["buffers"] == found["draft"]["buffers"]
+    # of a model that is here, a file beside it that is not is a mistake
+    assert main(["estimate", "llama-server", "-m", MODEL, "-md", "/x/DSpark.gguf", "--gpu", "RTX 3090"]) == 2
