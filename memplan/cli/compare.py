@@ -15,7 +15,7 @@ from memplan.cli.estimate import read_question
 from memplan.cli.waiting import working
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_fields import same_setting
-from memplan.llama.flag_words import arity, normalized
+from memplan.llama.flag_words import normalized, split_words, without
 from memplan.llama.flags import parse_flags
 
 app = typer.Typer(**APP)
@@ -68,7 +68,7 @@ def compare(
     --llama: A release of llama.cpp; two to compare them, or --llama A,B.
     --app: As estimate has it, or two to compare.
     --path: As estimate has it, or two.
-    --indexer: As --path hyper-connections=WAY.
+    --indexer: As --path indexer=WAY.
     --hyper-connections: As --path hyper-connections=WAY.
     --top: Lines of each list.
     """
@@ -151,31 +151,13 @@ def _with(arguments: Arguments, text: str) -> Arguments:
         extra: Arguments = typer.main.get_command(side).make_context("--with", [text]).obj
     except FlagError as error:
         raise FlagError(f"--with {shown(text)}: {error}") from None
-    kept: list[str] = []
-    words = list(arguments.flags)
-    replaced = {name for flag in _names(extra.flags) for name in same_setting(flag)}
+    replaced = {name for words in split_words(extra.flags) for name in same_setting(normalized(words[0]))}
     replaced |= _EXPERTS if replaced & _EXPERTS else set()
     model = extra.model or parse_flags(extra.flags).model
     replaced |= _MODELS if model else set()
-    while words:
-        flag = words.pop(0)
-        count = arity(flag) or 0
-        if normalized(flag) not in replaced:
-            kept += [flag, *words[:count]]
-        del words[:count]
     set_here = {param.name: getattr(extra, param.name) for param in shared_params() if param.opts[-1] in extra.given}
     if set_here.keys() & {"gpus", "rig", "no_gpu"}:
         set_here = {"gpus": [], "rig": None, "no_gpu": False, **set_here}
     if model:
         set_here["models"] = [model]
-    return replace(arguments, flags=(*kept, *extra.flags), **set_here)
-
-
-def _names(flags: Sequence[str]) -> list[str]:
-    """The flags among words, without their values."""
-    words, names = list(flags), []
-    while words:
-        flag = words.pop(0)
-        names.append(normalized(flag))
-        del words[: arity(flag) or 0]
-    return names
+    return replace(arguments, flags=(*without(arguments.flags, replaced), *extra.flags), **set_here)
