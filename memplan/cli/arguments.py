@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,6 @@ from typing import Final
 
 from memplan.cli.commands import command_options
 from memplan.errors import FlagError, shown
-from memplan.llama.command_file import open_line
 from memplan.llama.command_line import CommandLine, read_line
 from memplan.llama.flag_table import SECRET
 from memplan.llama.flag_words import arity, normalized, unknown_flag
@@ -57,7 +57,7 @@ def sort_words(argv: Sequence[str], known: Known, *, llama: bool = True) -> Word
     value, or two values for one option.
     """
     with_value = [spelled for spelled, name in known.names.items() if name not in known.switches]
-    found = Words(line=read_line(argv, with_value, open_line) if llama else CommandLine(tuple(argv)))
+    found = Words(line=read_line(argv, with_value, _opened) if llama else CommandLine(tuple(argv)))
     words = list(found.line.words)
     while words:
         word = words.pop(0)
@@ -98,6 +98,16 @@ def sort_words(argv: Sequence[str], known: Known, *, llama: bool = True) -> Word
         else:
             found.names.append(word)
     return found
+
+
+def _opened(word: str) -> CommandLine | None:
+    """The line in a file that ``word`` names; None where it names none, or a model. Raises FlagError."""
+    path = word.rpartition("#")[0]
+    if word.endswith(".gguf") or not (os.path.isfile(word) or os.path.isfile(path)):
+        return None
+    from memplan.llama.command_file import open_line
+
+    return open_line(word)
 
 
 def _redirected(equals: str, value: str, words: Sequence[str]) -> str:

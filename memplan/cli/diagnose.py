@@ -31,9 +31,7 @@ FAILED: Final = 1
 
 
 @app.command(
-    cls=LlamaCommand.but(
-        without=(*PATHS, "without_ops", "filled"), what="log", too_many=_TOO_MANY, environment=False
-    ),
+    cls=LlamaCommand.but(without=(*PATHS, "without_ops", "filled"), what="log", too_many=_TOO_MANY, environment=False),
     epilog="""\
 Examples:
   memplan diagnose examples/unfused.log

@@ -11,13 +11,15 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_table import words_of
 from memplan.llama.flag_values import flash_attn
 from memplan.llama.flag_words import arity
-from memplan.llama.shells import Shell, commands, shell_of
+
+if TYPE_CHECKING:
+    from memplan.llama.shells import Shell
 
 PROGRAMS: Final = {"llama-server": "server", "llama-cli": "cli", "llama-completion": "cli"}
 """Programs whose flags are read, and which app they are."""
@@ -119,6 +121,8 @@ def read_text(text: str) -> CommandLine | None:
     words = text.split()
     if len(words) < 2 or not ("\n" in text.strip() or _BEGINS.match(words[0]) or _starts(words)):
         return None
+    from memplan.llama.shells import shell_of
+
     return read_script(text, shell_of(text), "the text")
 
 
@@ -127,6 +131,8 @@ def read_script(text: str, shell: Shell, name: str, variables: Mapping[str, str]
 
     ``name``: what to call the script.  ``variables``: what is set before it. Raises FlagError where several do.
     """
+    from memplan.llama.shells import commands
+
     found = []
     read = commands(text, shell, variables)
     for command in read:
