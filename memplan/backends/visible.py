@@ -54,6 +54,12 @@ def rig_seen(rig: Rig, environment: Mapping[str, str]) -> tuple[Rig, list[str]]:
             wanted = environment[variable]
             if re.search(r"GPU-|MIG-", wanted):
                 raise RigError(f"{variable}={shown(wanted)}: a rig knows no UUIDs; name its cards by their numbers")
+            missing = [number for number in re.findall(r"\d+", wanted) if int(number) >= len(own)]
+            if missing and "-" not in wanted:
+                raise RigError(
+                    f"{variable}={shown(wanted)}: the rig has {len(own)} {backend} devices, numbered from 0, and no"
+                    f" {missing[0]}: name all of the machine's, or those it leaves without the variable"
+                )
             picked = visible(wanted, [""] * len(own))
             if picked != list(range(len(own))):
                 seen = ", ".join(f"{backend}{i} is {own[j].description}" for i, j in enumerate(picked)) or "none"

@@ -17,6 +17,8 @@ from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand
 from memplan.cli.estimate import reserve_mibs
 from memplan.errors import FlagError, LogError, MemplanError, shown
 from memplan.infile import open_input
+from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_words import split_words
 from memplan.llama.flags import parse_flags
 
 if TYPE_CHECKING:
@@ -76,8 +78,8 @@ def diagnose(
         name = "the log" if log == _STDIN else shown(log)
         raise LogError(f"{name}: llama.cpp loads no model in it; give what llama-server prints, best with -v")
     notes = list[str]()
-    named = (flags.model, flags.draft_model, flags.projector)
-    header, draft, projector = [_opened(arguments, name, notes, strict=not arguments.pasted) for name in named]
+    named = (("-m", flags.model), ("-md", flags.draft_model), ("-mm", flags.projector))
+    header, draft, projector = [_opened(arguments, flag, name, notes) for flag, name in named]
     given = arguments.gpus or arguments.rig is not None or arguments.no_gpu
     if arguments.host_mib is not None and not given:
         raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
@@ -99,15 +101,23 @@ def diagnose(
 _STDIN: Final = "/dev/stdin"
 
 
-def _opened(arguments: Arguments, name: str, notes: list[str], *, strict: bool) -> Header | None:
-    """The header of a model that is named; None, and a note, for one of another machine, unless that is ``strict``."""
+def _opened(arguments: Arguments, flag: str, name: str, notes: list[str]) -> Header | None:
+    """The header of a model that ``flag`` names; for a pasted line's that is not here, None and a note.
+
+    A built-in model that stands before the line as well is then taken for its ``-m``.
+    """
+    from memplan.models.builtin import is_builtin
     from memplan.models.open import open_model
 
     try:
         return open_model(name, access_of(arguments, name)) if name else None
     except MemplanError:
-        if strict or os.path.exists(name):
+        if not arguments.pasted or os.path.exists(name):
             raise
+        names = (words[1] for words in split_words(arguments.flags) if words[0] in same_setting("-m"))
+        if (other := next((known for known in names if is_builtin(known)), "")) and flag == "-m":
+            notes.append(f"{shown(name)} is not here: {other} is taken for it")
+            return open_model(other)
         notes.append(f"{shown(name)} is not here: the log's own model is taken, where it is known")
         return None
 

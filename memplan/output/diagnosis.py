@@ -11,6 +11,8 @@ from memplan.diagnosing.diagnosis import Diagnosis, Row
 from memplan.diagnosing.log import Stage
 from memplan.diagnosing.mends import Mend
 from memplan.errors import printable
+from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_words import without
 from memplan.notes import mib
 from memplan.output.wrapping import wrap_words
 
@@ -114,8 +116,10 @@ def _lines(diagnosis: Diagnosis, number: str, width: int) -> Iterator[str]:
     if diagnosis.placement:
         yield "as memplan plan would place it, all else kept, it fits:"
         program = f"llama-{diagnosis.estimate.flags.app if diagnosis.estimate else 'server'}"
-        file = ("-m", load.path) if load.path else ()
-        yield from _pasted("  ", (program, *file, *diagnosis.placement), width)
+        words = diagnosis.placement
+        if load.path:
+            words = ("-m", load.path, *without(words, same_setting("-m")))
+        yield from _pasted("  ", (program, *words), width)
     if diagnosis.rows:
         yield ""
         yield from _table(diagnosis.rows)

@@ -40,6 +40,13 @@ def test_each_backend_has_a_variable_of_its_own() -> None:
         rig_seen(MIXED, {"CUDA_VISIBLE_DEVICES": "GPU-ab12"})
 
 
+def test_a_number_that_the_rig_has_not_is_not_meant() -> None:
+    said = "the rig has 2 CUDA devices, numbered from 0, and no 2: name all of the machine's"
+    with pytest.raises(RigError, match=said):
+        rig_seen(MIXED, {"CUDA_VISIBLE_DEVICES": "2,3"})
+    assert len(rig_seen(MIXED, {"CUDA_VISIBLE_DEVICES": "-1"})[0].gpus) == 1
+
+
 def test_with_unified_memory_the_hosts_memory_is_what_is_free() -> None:
     gib = 1 << 30
     rig = parse_gpus(["2*RTX 3090:24000:20480"])

@@ -137,6 +137,18 @@ def test_a_command_line_of_another_machine(capsys: pytest.CaptureFixture[str]) -
     assert main(["diagnose", GOOD, "-m", "/models/x.gguf"]) == 2
 
 
+def test_a_built_in_model_before_a_line_of_another_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("alloc_tensor_range: failed to allocate CUDA0 buffer of size 43509616640\n")
+    pasted = "LLAMA_ARG_N_PARALLEL=1 CUDA_VISIBLE_DEVICES=1 sudo llama-server -m /models/x.gguf -c 4096"
+    given = ["-m", "deepseek-v4-flash", "--gpu", "RTX 3090", "--gpu", "RTX PRO 6000", *pasted.split()]
+    assert main(["diagnose", str(log), *given, "--json"]) == 0
+    (load,) = json.loads(capsys.readouterr().out)["loads"]
+    assert load["model"] == "deepseek-v4-flash:antirez-q2"
+    assert "'/models/x.gguf' is not here: deepseek-v4-flash is taken for it" in load["notes"]
+    assert load["args"] == ["--parallel", "1", "-m", "/models/x.gguf", "-c", "4096"]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
