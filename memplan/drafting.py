@@ -12,16 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from memplan.errors import ModelError, UnsupportedArchitecture
+from memplan.ggml import ops
 from memplan.ggml.backend import Buffer, BufferType
 from memplan.ggml.tensor import new_tensor
 from memplan.gguf.types import F32, I32
 from memplan.llama import checks
-from memplan.llama.context import ContextParams, GivenOut, Reservation
+from memplan.llama.context import Batch, ContextParams, GivenOut, Reservation
 from memplan.llama.flags import Flags
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.placement import Placement, select_devices, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
+from memplan.llama.run_time import Product, Work, prompt_batches
 from memplan.llama.speculation import BLOCK_TYPES, DSPARK_SINCE
 from memplan.loaded import Made, Model, load, make_context
 from memplan.models.graphs import BufferMap, PartBuffers
@@ -46,12 +48,52 @@ class Drafter:
         """The layers of the model that is served whose inputs it reads."""
         return self.model.arch.layer_inputs(self.model.hparams) if self.own else frozenset()
 
+    @property
+    def block(self) -> int:
+        """Tokens of a slot that are computed at once while it drafts."""
+        if not self.model.arch.injects:
+            return 1
+        anchored = self.flags.drafting == "draft-dspark" and getattr(self.model.hparams, "from_anchor", False)
+        return max(1, self.flags.n_draft + (not anchored))
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDraft(Made):
+    """A second context, and what drafts in it."""
+
+    drafter: Drafter
+
+    def work(self, filled: int) -> Work:
+        """A prompt goes through an MTP block as through the model; a block drafter multiplies what it reads of it.
+
+        Then both draft: a token for each slot, or a block (``common_speculative_impl_draft_dflash::draft``).
+        """
+        context, params = self.context, self.context.params
+        n_seqs, filled = params.n_seq_max, min(filled, params.n_ctx_seq)
+        others = min(filled * (n_seqs - 1), params.n_ctx - filled)
+        injects, n = self.drafter.model.arch.injects, n_seqs * self.drafter.block
+        drafts = Batch(n, n_seqs, n, filled, others)
+        if not injects:
+            return Work((*prompt_batches(params, filled), drafts))
+        read = Batch(min(params.n_ubatch, filled), 1, 0, filled)
+        homes = {backend.buft: i for i, backend in enumerate(context.devices.backends)}
+        products = []
+        for t in self.drafter.model.tensors.tensors:
+            home = homes.get(self.placement.tensors[t.role])
+            if home is not None and read.n_tokens and t.name.removeprefix(f"blk.{t.layer}.") in injects:
+                weight = new_tensor(t.type, *t.ne, name=t.name)
+                weight.buffer = Buffer(self.placement.tensors[t.role], weights=True)
+                name = "inp_target_features" if t.name == "fc.weight" else "inp_g_embeddings"
+                node = ops.mul_mat(weight, new_tensor(F32, t.ne[0], read.n_tokens, name=name))
+                products.append(Product(node, home, t.layer, read))
+        return Work((drafts,), tuple(products))
+
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
     """A second context as it is once drafts have samplers, and what it reserves."""
 
-    made: Made
+    made: MadeDraft
     reserved: Reservation
     elsewhere: str = ""
     """Where its layers go instead, once memory is really taken."""
@@ -189,12 +231,12 @@ def make_draft(
         return refusal
     given = GivenOut(sampled=sampled(flags, placement))
     if not given.sampled:
-        return DraftContext(Made(placement, memory, first), reserved, elsewhere)
+        return DraftContext(MadeDraft(placement, memory, first, drafter), reserved, elsewhere)
     context = make_context(
         question, workshop, model, flags, placement, memory, buffers, given=given, settled=reserved.fused, plain=plain
     )
     again = replace(context.reserve(), disabled=reserved.disabled)
-    return DraftContext(Made(placement, memory, context), again, elsewhere)
+    return DraftContext(MadeDraft(placement, memory, context, drafter), again, elsewhere)
 
 
 def sharing(flags: Flags, workshop: Workshop, used: Mapping[str, int]) -> Flags:

@@ -22,7 +22,7 @@ from memplan.ggml.sched import SchedAbortError
 from memplan.ggml.tallocr import OutOfFreeBlocksError
 from memplan.gguf.header import Header
 from memplan.llama import checks
-from memplan.llama.context import AS_RELEASED, Context, ContextParams, GivenOut, Paths, Reservation
+from memplan.llama.context import AS_RELEASED, ContextParams, GivenOut, Paths, Reservation
 from memplan.llama.flags import Flags, check_devices
 from memplan.llama.host_memory import REPACKED, held_while_loading, maps_file
 from memplan.llama.memory.base import Memory
@@ -239,7 +239,7 @@ class _Work:
         made = Made(placement, memory, context)
         drafter = find_drafter(self.question, model, params)
         if not isinstance(drafter, Drafter):
-            found = self._estimate(params, placement, memory, reserved, context)
+            found = self._estimate(params, placement, memory, reserved, made)
             if isinstance(drafter, Refusal):
                 return Answer(replace(found, draft_refused=drafter), model, made)
             return Answer(found, model, made, uncounted=drafter or "")
@@ -254,7 +254,7 @@ class _Work:
             )  # fmt: skip
             reserved = replace(context.reserve(), disabled=reserved.disabled)
             made = Made(placement, memory, context)
-        found = self._estimate(params, placement, memory, reserved, context)
+        found = self._estimate(params, placement, memory, reserved, made)
         if isinstance(drafts, Refusal):
             return Answer(replace(found, draft_refused=drafts), model, made)
         found = self._with_draft(found, drafter, drafts, None if before is reserved else before)
@@ -289,7 +289,11 @@ class _Work:
         if before is not None:
             draft = replace(draft, before=_compute(before), nodes_before=before.nodes)
         on_gpu = dict(zip(self.rig.names, self.rig.buffer_names, strict=True))
-        devices = tuple(replace(d, draft=draft.used({on_gpu[d.name]})) for d in found.devices)
+        taken = run_time(made.context, made.work(found.filled))
+        devices = tuple(
+            replace(d, draft=draft.used({on_gpu[d.name]}), run_time=d.run_time + (taken.get(d.name) or 0))
+            for d in found.devices
+        )
         host = replace(found.host, draft=draft.used(buffers.keys() - set(self.rig.buffer_names)))
         mapped = drafter.own and maps_file(drafter.flags, made.placement, self.release)
         host = self._host(host, buffers, mapped)
@@ -301,13 +305,13 @@ class _Work:
         placement: Placement,
         memory: Memory,
         reserved: Reservation,
-        context: Context | None,
+        made: Made | None,
     ) -> Estimate:
         compute, hp = _compute(reserved), self.model.hparams
         model = mapped_model(placement, self.model) if self.mapped else placement.model
         filled = min(params.n_ctx_seq if self.question.filled is None else self.question.filled, params.n_ctx_seq)
         unknown: dict[str, int | None] = {device.name: None for device in placement.devices}
-        taken = unknown if context is None else run_time(context, filled)
+        taken = unknown if made is None else run_time(made.context, made.work(filled))
         buffers = buffer_uses(model, memory.context, compute)
         mapped = maps_file(self.flags, placement, self.release)
         loading = held_while_loading(self.model.tensors.tensors, self.flags, placement, mapped)
@@ -365,11 +369,11 @@ def short_at(found: Answer) -> int | None:
     """
     if found.made is None or not found.estimate.starts or found.estimate.fits:
         return None
-    context = found.made.context
+    contexts = [made for made in (found.made, found.draft) if made is not None]
 
     def fits(steps: int) -> bool:
-        taken = run_time(context, steps * CELL_PADDING)
-        return all(d.allocated + (taken.get(d.name) or 0) <= d.free for d in found.estimate.devices)
+        taken = [run_time(made.context, made.work(steps * CELL_PADDING)) for made in contexts]
+        return all(d.allocated + sum(t.get(d.name) or 0 for t in taken) <= d.free for d in found.estimate.devices)
 
     with gc_paused():
         most = -(-found.estimate.filled // CELL_PADDING)

@@ -13,6 +13,7 @@ from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import Memory
 from memplan.llama.placement import Placement
+from memplan.llama.run_time import Work, prompt_batches
 from memplan.llama.weights import ModelTensors, load_tensors
 from memplan.models.base import Architecture
 from memplan.models.graphs import BufferMap, ModelGraphs
@@ -102,6 +103,10 @@ class Made:
     placement: Placement
     memory: Memory
     context: Context
+
+    def work(self, filled: int) -> Work:
+        """What fills every slot with so many tokens."""
+        return Work(prompt_batches(self.context.params, filled))
 
 
 def make_context(

@@ -31,7 +31,7 @@ def _by_rule(load: Load, failure: Failure, question: Question) -> str:
             filled=max(load.done, min(load.done + question.flags.n_batch, load.prompt or 1 << 40))
         )
     found = explain_run_time(question)
-    uses = {use.device: use for use in found.devices if use.modelled and use.pool}
+    uses = {use.device: use for use in found.devices if use.modelled and use.pool and not use.drafts}
     left = {device.name: device.left_at_start for device in found.estimate.devices}
     device = failure.buffer or min(uses, key=lambda name: left[name] - uses[name].bytes, default="")
     use = uses.get(device)

@@ -5,13 +5,12 @@ The graphs of a prompt's batches are built whole and split by the readable plann
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.estimator import answer
 from memplan.explaining.names import base_name, layers, purposes
 from memplan.ggml.backend import SCRATCH_OPS
-from memplan.llama.run_time import prompt_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from memplan.ggml.backend import Backend
     from memplan.ggml.tensor import Tensor
     from memplan.llama.context import Batch, Context
+    from memplan.loaded import Made
     from memplan.question import Question
     from memplan.result import Estimate
 
@@ -71,6 +71,8 @@ class RunTimeUse:
     """cuBLAS's, if any product goes through it."""
     ops: tuple[ScratchUse, ...]
     """Ops by name and scratch, the one that decides first."""
+    drafts: bool = False
+    """Whether this is what the context that drafts takes there beside the model's own."""
 
     @property
     def bytes(self) -> int:
@@ -91,15 +93,26 @@ def explain_run_time(question: Question) -> RunTimeExplanation:
     answered = answer(question)
     if answered.made is None:
         return RunTimeExplanation(answered.estimate)
-    context = answered.made.context
+    uses = _uses(answered.made, answered.estimate.filled)
+    if answered.draft is not None:
+        uses += [replace(use, drafts=True) for use in _uses(answered.draft, answered.estimate.filled) if use.bytes]
+    return RunTimeExplanation(answered.estimate, tuple(uses))
+
+
+def _uses(made: Made, filled: int) -> list[RunTimeUse]:
+    """One context's, by device."""
+    context, work = made.context, made.work(filled)
     backends = context.devices.backends[:-1]  # the CPU is last
     seen: list[dict[object, list[_Seen]]] = [{} for _ in backends]
-    filled = answered.estimate.filled
-    batches = prompt_batches(context.params, filled)
-    for batch in batches if any(backend.scratching is not None for backend in backends) else ():
-        _collect(context, batch, seen)
-    uses = zip(backends, seen, strict=True)
-    return RunTimeExplanation(answered.estimate, tuple([_use(backend, found, filled) for backend, found in uses]))
+    if any(backend.scratching is not None for backend in backends):
+        for batch in work.batches:
+            _collect(context, batch, seen)
+        for p in work.products:
+            sources = tuple([_source(s, {}) for s in p.node.src])
+            one = _Seen(p.node, base_name(p.node, {}), p.layer if p.layer >= 0 else None, p.batch, sources)
+            key = one.base, p.node.op, backends[p.home].scratch(p.node), p.batch
+            seen[p.home].setdefault(key, []).append(one)
+    return [_use(backend, found, filled) for backend, found in zip(backends, seen, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ v0.5.0): llama-server fills one slot after another, in batches of ``n_batch`` th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,24 +43,45 @@ class DeviceScratch:
             self.taker = Taker(t, layer, batch)
 
 
-def measure(context: Context, batches: Iterable[Batch]) -> list[DeviceScratch]:
-    """What computing these batches takes of each of the context's backends at run time; its reserve comes first."""
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product whose graph is not built: its node, its backend by number, its layer, and the batch."""
+
+    node: Tensor
+    home: int
+    layer: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a context computes until its slots are full."""
+
+    batches: tuple[Batch, ...]
+    products: tuple[Product, ...] = ()
+
+
+def measure(context: Context, work: Work) -> list[DeviceScratch]:
+    """What this work takes of each of the context's backends at run time; its reserve comes first."""
     found = [DeviceScratch() for _ in context.devices.backends]
-    for batch in batches:
+    for batch in work.batches:
         if context.plain or not _of_parts(context, batch, found):
             _of_graph(context, batch, found)
+    for p in work.products:
+        taken = context.devices.backends[p.home].scratch(p.node)
+        found[p.home].add(taken.nbytes, taken.cublas, p.node, p.layer, p.batch)
     return found
 
 
-def run_time(context: Context, filled: int) -> dict[str, int | None]:
-    """Bytes that kernels take on each device once every slot holds ``filled`` tokens; None: not modelled.
+def run_time(context: Context, work: Work) -> dict[str, int | None]:
+    """Bytes that kernels take on each device for some work; None: not modelled.
 
     A device's pool, and cuBLAS's workspace once a product goes through it. ``context`` has been reserved.
     """
     taken: dict[str, int | None] = {}
     devices = context.devices.backends[:-1]  # the CPU is last
-    batches = prompt_batches(context.params, filled) if any(b.scratching is not None for b in devices) else ()
-    for backend, scratch in zip(devices, measure(context, batches), strict=False):
+    work = work if any(b.scratching is not None for b in devices) else Work(())
+    for backend, scratch in zip(devices, measure(context, work), strict=False):
         known = backend.scratching is not None
         taken[backend.name] = backend.run_time_bytes(scratch.most, scratch.cublas) if known else None
     return taken

@@ -160,6 +160,9 @@ class Architecture(ABC, Generic[H]):
         """What makes the graph of a context that drafts with the model's own MTP block; None where none is modelled."""
         return None
 
+    injects: frozenset[str] = frozenset()
+    """Of a block drafter: the weights that what it reads of a prompt is multiplied with, by name without layer."""
+
     def layer_inputs(self, hp: H) -> frozenset[int]:
         """Of a block drafter: the target's layers whose inputs it reads (``target_layer_ids``)."""
         return frozenset()

@@ -60,7 +60,8 @@ def _device_lines(use: RunTimeUse, top: int, unicode: bool) -> Iterator[Line]:
         return
     workspace = f", cuBLAS's workspace of {tenths(use.workspace)}" if use.workspace else ""
     parts = f"a pool of {tenths(use.pool)}{workspace}"
-    yield Text(f"{use.device}: {use.bytes:,} bytes at run time ({tenths(use.bytes)} MiB: {parts})", "bold")
+    whose = f"{use.device}, what drafts" if use.drafts else use.device
+    yield Text(f"{whose}: {use.bytes:,} bytes at run time ({tenths(use.bytes)} MiB: {parts})", "bold")
     yield Text(printable(decides(use)), "yellow")
     if not use.ops or not use.pool:
         return
@@ -95,6 +96,7 @@ def _of_layers(op: ScratchUse) -> str:
 def _device_object(use: RunTimeUse, top: int) -> dict[str, Any]:
     return {
         "device": use.device,
+        "drafts": use.drafts,
         "modelled": use.modelled,
         "bytes": use.bytes,
         "pool": use.pool,

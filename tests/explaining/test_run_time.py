@@ -46,6 +46,20 @@ def test_it_adds_up_to_the_estimate(args: str, filled: int | None) -> None:
         assert all(op.bytes >= sum(size for _, size in op.pieces) for op in use.ops)
 
 
+def test_what_drafts_is_told_apart() -> None:
+    flags = parse_flags(["-c", "8192", "-np", "1", "-md", "d", "--spec-type", "draft-dspark"])
+    target, draft = builtin_header("deepseek-v4-flash:antirez-q2"), builtin_header("deepseek-v4-flash-dspark")
+    x = explain_run_time(Question.of(target, flags, parse_gpus(["2*RTX PRO 6000"]), "v0.5.0", draft=draft))
+    assert [(use.device, use.drafts) for use in x.devices] == [
+        ("CUDA0", False), ("CUDA1", False), ("CUDA0", True), ("CUDA1", True)
+    ]  # fmt: skip
+    for device in x.estimate.devices:
+        assert device.run_time == sum(use.bytes for use in x.devices if use.device == device.name)
+    assert decides(x.devices[3]).startswith("MUL_MAT of fc.weight decides: ")
+    text = render_run_time(x, unicode=False, colour=False)
+    assert "CUDA1, what drafts: " in text and "inp_target_features [f32, 12288 x 512]" in text
+
+
 def test_what_is_not_modelled_is_said() -> None:
     (use,) = explained("-c 4096 -np 1", "RX 7900 XTX").devices
     assert not use.modelled

@@ -6,18 +6,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from memplan.backends.cuda import CudaBackend
 from memplan.backends.cuda_pool import pool_bytes, workspace_bytes
 from memplan.backends.devices import Rig
+from memplan.drafting import MadeDraft
 from memplan.estimator import Answer, answer
 from memplan.llama.context import Batch, Context, ContextParams
 from memplan.llama.flags import parse_flags
-from memplan.llama.run_time import measure, prompt_batches
+from memplan.llama.run_time import Work, measure, prompt_batches, run_time
+from memplan.loaded import Made
 from memplan.question import Question
 from memplan.rig import make_gpu
+from tests import test_drafts as drafts
 from tests.models import test_golden as archs
 from tests.test_golden import COLUMNS, GOLDEN, Case, allocated, header
 
@@ -29,21 +33,25 @@ CASES: list[Case] = sorted(
 ARCHS: list[Case] = list(map(json.loads, (GOLDEN / "pools_archs.jsonl").read_text().splitlines()))
 
 
-def answered(case: Case) -> Answer:
+def rig_of(case: Case) -> Rig:
     gpus = []
     for g in case["gpus"]:
         major, minor = g["cc"].split(".")
         gpus.append(make_gpu(g["name"], g["total_mib"] << 20, g["free_mib"] << 20, (int(major), int(minor))))
+    return Rig(tuple(gpus))
+
+
+def answered(case: Case) -> Answer:
     flags = parse_flags(case["args"], case["app"])
     model = archs.header(case["model"]) if case in ARCHS else header(json.dumps(case["model"]))
-    return answer(Question.of(model, flags, Rig(tuple(gpus)), case["release"], case["deny"], filled=case["tokens"]))
+    return answer(Question.of(model, flags, rig_of(case), case["release"], case["deny"], filled=case["tokens"]))
 
 
 def taken(found: Context, tokens: int) -> dict[str, tuple[int, int]]:
     """Bytes of each device's pool and of cuBLAS's workspace."""
     devices = {}
     batches = prompt_batches(found.params, tokens)
-    for backend, scratch in zip(found.devices.backends, measure(found, batches), strict=True):
+    for backend, scratch in zip(found.devices.backends, measure(found, Work(batches)), strict=True):
         if isinstance(backend, CudaBackend):
             workspace = workspace_bytes(backend.pool) if scratch.cublas else 0
             devices[backend.name] = pool_bytes(scratch.most), workspace
@@ -65,6 +73,27 @@ def test_buffers_pools_and_workspaces_are_llama_cpp_s_own(case: Case) -> None:
         found.plain = True
         assert taken(found, case["tokens"]) == truth
         assert found.reserve().sizes == reserved
+
+
+DRAFTS: list[Case] = list(map(json.loads, (GOLDEN / "pools_drafts.jsonl").read_text().splitlines()))
+
+
+@pytest.mark.parametrize("case", DRAFTS, ids=lambda case: case["id"])
+def test_what_drafts_has_pools_of_its_own(case: Case) -> None:
+    """Blocks were asked for as DFlash has them, of a token more than is drafted; DSpark begins with the first."""
+    flags = parse_flags(case["args"], case["app"])
+    draft = drafts.header(flags.draft_model) if flags.draft_model else None
+    asked = Question.of(drafts.header(case["model"]), flags, rig_of(case), case["release"], draft=draft)
+    found = answer(asked.with_(filled=case["tokens"]))
+    assert isinstance(found.made, Made) and isinstance(found.draft, MadeDraft)
+    block = replace(found.draft.drafter, flags=replace(found.draft.drafter.flags, drafting="draft-dflash"))
+    made = found.made, replace(found.draft, drafter=block) if draft is not None else found.draft
+    taken = [run_time(one.context, one.work(case["tokens"])) for one in made]
+    (last,) = case["truth"]["run"]
+    truth = {f"CUDA{i}": sum(sizes) for i, sizes in enumerate(zip(last["pool"], last["malloc"], strict=True))}
+    assert {name: sum(one.get(name) or 0 for one in taken) for name in truth} == truth
+    if draft is None:
+        assert {device.name: device.run_time for device in found.estimate.devices} == truth
 
 
 def params(n_ctx: int = 16384, n_seq_max: int = 1, unified: bool = False, n_ubatch: int = 512) -> ContextParams:

@@ -30,6 +30,7 @@ class Stages(DeepSeek4):
 
     name = "dflash"
     graph = StagesGraph
+    injects = frozenset({"fc.weight", "attn_kv.weight"})
     since = STAGES_SINCE
     before = "key not found in model: dflash.attention.sliding_window_pattern"
 
@@ -72,6 +73,7 @@ class DFlash(Architecture[PlainHParams]):
 
     name = "dflash"
     graph = PlainGraph
+    injects = frozenset({"fc.weight", "attn_k.weight", "attn_v.weight"})
 
     def of_file(self, header: Header) -> Architecture[Any]:
         """A file with hyper-connections has stages."""
