@@ -373,7 +373,8 @@ def short_at(found: Answer) -> int | None:
 
     def fits(steps: int) -> bool:
         taken = [run_time(made.context, made.work(steps * CELL_PADDING)) for made in contexts]
-        return all(d.allocated + sum(t.get(d.name) or 0 for t in taken) <= d.free for d in found.estimate.devices)
+        uses = [replace(d, run_time=sum(t.get(d.name) or 0 for t in taken)) for d in found.estimate.devices]
+        return replace(found.estimate, devices=tuple(uses)).fits
 
     with gc_paused():
         most = -(-found.estimate.filled // CELL_PADDING)

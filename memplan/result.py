@@ -228,12 +228,12 @@ class Estimate:
         """Whether llama.cpp starts: every buffer fits, the host's too if its memory is known."""
         too_small = any(device.allocated > device.free for device in self.devices)
         refused = self.refused or self.draft_refused
-        return refused is None and not too_small and not self.host_lacks
+        return refused is None and not too_small and not self._lacks(sum(d.allocated for d in self._of_host))
 
     @property
     def fits(self) -> bool:
         """Whether llama.cpp starts, and has room for what kernels take once slots hold ``filled`` tokens."""
-        return self.starts and not self.short
+        return self.starts and not self.short and not self.host_lacks
 
     @property
     def tight(self) -> tuple[DeviceUse, ...]:
@@ -243,9 +243,15 @@ class Estimate:
     @property
     def host_lacks(self) -> int:
         """Bytes that the host lacks, for GPUs too whose memory is its own; 0 when its memory is not known."""
-        own = (device for device in self.devices if not device.name.startswith(RPC))
-        on_gpus = sum(device.used for device in own) if self.unified else 0
+        return self._lacks(sum(device.used for device in self._of_host))
+
+    def _lacks(self, on_gpus: int) -> int:
         return 0 if self.host.left is None else max(0, on_gpus - self.host.left)
+
+    @property
+    def _of_host(self) -> tuple[DeviceUse, ...]:
+        """The GPUs whose memory is the host's."""
+        return tuple(d for d in self.devices if self.unified and not d.name.startswith(RPC))
 
     @property
     def host_least(self) -> int:
@@ -253,16 +259,18 @@ class Estimate:
 
         Where GPUs and host have one memory, what GPUs take is in it.
         """
-        own = [d for d in self.devices if self.unified and not d.name.startswith(RPC)]
-        weights = self.host.model + sum(d.model for d in own) - self.host.mapped
-        started = self.host.used - self.host.mapped + self.server.outputs + sum(d.allocated for d in own)
+        weights = self.host.model + sum(d.model for d in self._of_host) - self.host.mapped
+        started = self.host.used - self.host.mapped + self.server.outputs + sum(d.allocated for d in self._of_host)
         return max(started, weights + self.host.loading)
 
     @property
     def host_most(self) -> int | None:
-        """The same with pages of the file, context checkpoints and the prompt cache, None where that has no limit."""
-        most = self.server.most
-        return None if most is None else self.host_least + self.host.mapped + most - self.server.outputs
+        """The same with pages of the file, context checkpoints and the prompt cache, None where that has no limit.
+
+        What kernels take is in it where GPUs and host have one memory.
+        """
+        most, taken = self.server.most, sum(d.run_time for d in self._of_host)
+        return None if most is None else self.host_least + self.host.mapped + most - self.server.outputs + taken
 
     @property
     def shortages(self) -> tuple[tuple[str, int], ...]:

@@ -166,6 +166,7 @@ def run_time() -> Schema:
     device = entry(
         "what one device takes at run time",
         device=text("CUDA0"),
+        drafts=switch("whether this is what the context that drafts takes there beside the model's own"),
         modelled=switch("whether there is a rule for this kind of device; without one nothing else is known"),
         bytes=number("pool and workspace"),
         pool=number("the most that one op holds at once, in the pool's steps"),
@@ -282,6 +283,13 @@ def verification() -> Schema:
         predicted_mib=mib,
         agrees=switch("equal, as far as its digits tell"),
     )
+    taken = entry(
+        "one device",
+        device=text("CUDA0"),
+        pool=number("of CUDA's pools, by rule"),
+        workspace=number("of cuBLAS, by rule"),
+        rest=number("about what else there is: the code of kernels"),
+    )
     return entry(
         "llama.cpp's own numbers beside memplan's",
         program=text("what was run"),
@@ -290,6 +298,9 @@ def verification() -> Schema:
         llama=text("the release that was followed"),
         exact=switch("whether that release and these flags are modelled"),
         figures=many(row, "each figure that it gave"),
+        unaccounted=many(
+            taken, "what llama.cpp's own breakdown calls unaccounted once slots are full, where a rule has it"
+        ),
         refused=entry(
             "whether llama.cpp starts with it",
             measured=maybe(text("why the program gave no figures")),

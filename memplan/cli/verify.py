@@ -66,7 +66,8 @@ def verify(
 
     from memplan.diagnosing.measure import Measured, NoFigures, find_measurer, is_server, measure, version_of
     from memplan.estimator import answer
-    from memplan.output.verification import compare, render_verification, render_verification_json
+    from memplan.explaining.run_time import explain_run_time
+    from memplan.output.verification import compare, render_verification, render_verification_json, unaccounted
     from memplan.question import Question
 
     loads, _ = loads_of(arguments, model, flags)
@@ -95,13 +96,15 @@ def verify(
             measured = Measured(program, version, error.command, {})
     rows = compare(measured, result)
     notes = [*_notes(measured, flags, result, rows)]
+    whole = explain_run_time(alone.with_(loads=loads, flags=flags).with_draft_kind())
     if len(loads) > 1 or flags.drafting:
-        notes.append(_beside(name, answer(alone.with_(loads=loads, flags=flags).with_draft_kind()).estimate))
+        notes.append(_beside(name, whole.estimate))
     notes += [why for why in (result.approximate, machine.inexact) if why]
     if not all(row.agrees for row in rows) and not machine.source:
         notes = [*_other_rig(program, rig), *notes]
     render = render_verification_json if json else render_verification
-    sys.stdout.write(render(measured, rows, result, notes, refusal.said if refusal is not None else ""))
+    taken = unaccounted(whole)
+    sys.stdout.write(render(measured, rows, result, taken, notes, refusal.said if refusal is not None else ""))
     agrees = all(row.agrees for row in rows) and (result.refused is None) == (refusal is None)
     return DIFFERS if check and not agrees else 0
 

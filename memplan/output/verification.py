@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from memplan.diagnosing.measure import Measured
+from memplan.explaining.run_time import RunTimeExplanation
+from memplan.notes import mib
 from memplan.result import Estimate
 
 _MIB = 1 << 20
@@ -28,6 +30,29 @@ class Comparison:
     def agrees(self) -> bool:
         """Equal, as far as the digits tell."""
         return abs(self.measured - self.predicted) < 0.011
+
+
+@dataclass(frozen=True, slots=True)
+class Unaccounted:
+    """What llama.cpp's breakdown calls unaccounted on one device, once slots are full; bytes.
+
+    ``pool``, ``workspace``: by rule, of all contexts.  ``rest``: about what else there is beyond what
+    ``--list-devices`` leaves free.
+    """
+
+    device: str
+    pool: int
+    workspace: int
+    rest: int
+
+
+def unaccounted(x: RunTimeExplanation) -> tuple[Unaccounted, ...]:
+    """The same of each device in use for whose kernels there is a rule."""
+    return tuple(
+        Unaccounted(d.name, sum(use.pool for use in uses), sum(use.workspace for use in uses), d.reserve)
+        for d in x.estimate.devices
+        if d.used and (uses := [use for use in x.devices if use.device == d.name and use.modelled])
+    )
 
 
 def compare(measured: Measured, estimate: Estimate) -> tuple[Comparison, ...]:
@@ -53,7 +78,12 @@ def _predicted(estimate: Estimate, name: str, part: str, partial: bool) -> float
 
 
 def render_verification(
-    measured: Measured, rows: Sequence[Comparison], estimate: Estimate, notes: Sequence[str] = (), refusal: str = ""
+    measured: Measured,
+    rows: Sequence[Comparison],
+    estimate: Estimate,
+    taken: Sequence[Unaccounted] = (),
+    notes: Sequence[str] = (),
+    refusal: str = "",
 ) -> str:
     """As a table, for people; ending in a newline. ``refusal``: why the program gave no figures."""
     width = max([*(len(row.name) for row in rows), 4])
@@ -73,11 +103,28 @@ def render_verification(
         lines.append(f"{row.name:{width}}  {part:7}  {first:>16}  {second:>12}{'' if row.agrees else '  differs'}")
     differ = [row for row in rows if not row.agrees]
     lines += ["", f"they differ in {len(differ)} of {len(rows)} figures" if differ else "they agree in every figure"]
+    if taken:
+        lines += [
+            "",
+            f"in neither, and unaccounted in llama.cpp's own breakdown, with {estimate.filled:,} tokens a slot:",
+        ]
+        lines += [f"{one.device:{width}}  {_parts_of(one)}" for one in taken]
     return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
 
 
+def _parts_of(one: Unaccounted) -> str:
+    workspace = f", {mib(one.workspace)} of cuBLAS's workspace" if one.workspace else ""
+    rest = f"some {mib(one.rest)} of kernels' code, and the CUDA context if that is not gone from what is free"
+    return f"{mib(one.pool)} of CUDA's pool{workspace}; the rest, {rest}"
+
+
 def render_verification_json(
-    measured: Measured, rows: Sequence[Comparison], estimate: Estimate, notes: Sequence[str] = (), refusal: str = ""
+    measured: Measured,
+    rows: Sequence[Comparison],
+    estimate: Estimate,
+    taken: Sequence[Unaccounted] = (),
+    notes: Sequence[str] = (),
+    refusal: str = "",
 ) -> str:
     """As one JSON object, sizes in MiB as llama.cpp prints them; ending in a newline."""
     answer: dict[str, Any] = {
@@ -95,6 +142,9 @@ def render_verification_json(
                 "agrees": row.agrees,
             }
             for row in rows
+        ],
+        "unaccounted": [
+            {"device": one.device, "pool": one.pool, "workspace": one.workspace, "rest": one.rest} for one in taken
         ],
         "refused": {"measured": refusal or None, "predicted": estimate.refused.kind if estimate.refused else None},
         "agrees": all(row.agrees for row in rows) and bool(refusal) == (estimate.refused is not None),

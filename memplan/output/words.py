@@ -91,6 +91,7 @@ def verdict_line(estimate: Estimate) -> str:
             first = estimate.short_at
             since = f" (from {first:,} tokens on)" if first is not None and first < estimate.filled else ""
             lacks = ", ".join(f"{mib(size, up=True)} MiB short on {name}" for name, size in estimate.shortages)
+            lacks = lacks or f"{mib(estimate.host_lacks, up=True)} MiB short of the one memory of GPUs and host"
             return f"starts, and is {lacks} once a slot holds {estimate.filled:,} tokens{since}"
         return f"does not fit: {', '.join(short) or none_short(estimate)}"
     if not used:

@@ -47,6 +47,8 @@ def test_figures_that_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     assert out.startswith("llama-fit-params b11200 beside memplan for v0.5.0\n")
     assert "they agree in every figure" in out
+    assert "unaccounted in llama.cpp's own breakdown, with 131,072 tokens a slot:" in out
+    assert "CUDA0  386 MiB of CUDA's pool, 32 MiB of cuBLAS's workspace; the rest, some 300 MiB of kernels' code" in out
     called = (tmp_path / "llama-fit-params.calls").read_text().splitlines()[-1].split()
     assert called[0] == "-m" and called[2:] == ["-c", "131072", "-np", "1", "--fit-print", "on"]
     assert not Path(called[1]).exists()  # the file with a hole is gone
