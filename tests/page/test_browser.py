@@ -293,6 +293,15 @@ def test_what_is_refused_is_said_beside_its_field(opened: Opened) -> None:
     assert page.locator(".error:not(:empty)").count() == 0 and page.locator("[aria-invalid]").count() == 0
 
 
+def test_what_is_not_exact_says_why(opened: Opened) -> None:
+    """Also a graph of thousands of nodes, which Python must free one by one: a browser's stack is small."""
+    page = opened.page
+    page.get_by_label("Family and model").select_option("qwen3-235b-a22b")
+    cards(page, "1", "M3 Ultra")
+    assert "not exact: Metal: its rules are read" in page.locator("#exact").inner_text()
+    assert list(shown(page)) == ["MTL0", "host"]
+
+
 def test_a_link_holds_the_whole_question(opened: Opened) -> None:
     page = opened.page
     page.get_by_label("Family and model").select_option("glm-4.5-air")

@@ -203,6 +203,8 @@ class Optimizer:
                     kept.setdefault(whole.names[until][0], {})[whole.names[tensor]] = None
                 stretched = tuple([(until, tuple(names)) for until, names in kept.items()])
                 yield start, (tuple([whole.names[t][0] for t in tensors]), stretched)
+        for tensor in whole.names:
+            tensor.src.clear()  # freed one by one: a chain of thousands is more than a browser's stack takes
 
 
 def _alike(parts: Sequence[Part], traits: Callable[[Tensor], Traits]) -> Hashable:

@@ -18,6 +18,7 @@ class Lane {
       else {
         this.waiting.get(data.id)?.(data.answer);
         this.waiting.delete(data.id);
+        if (data.answer.type === "Fault") this.stop(); // who knows what state Python is in
       }
     };
     for (const mount of this.mounts) this.worker.postMessage(mount);
@@ -37,7 +38,7 @@ class Lane {
     });
   }
 
-  /** End what is running; what was asked is answered by null. */
+  /** Begin anew; what was asked is answered by null. */
   stop() {
     this.worker.terminate();
     const given = [...this.waiting.values()];
