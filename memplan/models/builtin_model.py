@@ -17,7 +17,8 @@ class BuiltinModel:
     ``name``: what it is called by.  ``about``: one line.  ``arch``: its architecture.  ``keys``: its metadata behind
     the architecture's name.  ``default``: the recipe of the bare name.  ``extra``: optional tensors that its files
     have, by kind (``attn_q.bias``).  ``absent``: tensors that are not in them all the same, by name.
-    ``shapes``: of tensors by which a loader goes, where keys do not tell, by kind.
+    ``shapes``: of tensors by which a loader goes, where keys do not tell, by kind.  ``mtp``: values that a layer for
+    multi-token prediction has, where they are not those of the last layer.
     """
 
     name: str
@@ -29,6 +30,7 @@ class BuiltinModel:
     extra: tuple[str, ...] = ("output.weight",)
     absent: frozenset[str] = frozenset()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    mtp: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -41,7 +43,11 @@ class BuiltinModel:
             return self.keys
         layers = self.keys["block_count"]
         assert isinstance(layers, int)  # a row of this file
-        longer = {key: (*v, v[-1]) for key, v in self.keys.items() if isinstance(v, tuple) and len(v) == layers}
+        longer = {
+            key: (*v, self.mtp.get(key, v[-1]))
+            for key, v in self.keys.items()
+            if isinstance(v, tuple) and len(v) == layers
+        }
         return {**self.keys, **longer, "block_count": layers + 1, "nextn_predict_layers": 1}
 
 

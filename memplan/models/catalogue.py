@@ -155,7 +155,7 @@ _ROWS = (
             time_step_rank=32, expert_count=512, expert_used_count=10, expert_feed_forward_length=512,
             expert_shared_feed_forward_length=512, vocab_size=151936,
         ),
-        "q4_K_M",
+        "q4_K_M", {**COMMON, **_MTP},
     ),
     BuiltinModel(
         "nemotron-3-nano-30b-a3b", "Nemotron-3-Nano-30B-A3B: 52 layers, 128 experts", "nemotron_h_moe",
@@ -174,7 +174,8 @@ _ROWS = (
             expert_count=512, expert_used_count=22, expert_feed_forward_length=2688,
             expert_shared_feed_forward_length=5376, expert_weights_scale=5.0, moe_latent_size=1024,
         )},
-        "q4_K_M", extra=("output.weight", "ffn_latent_down.weight", "ffn_latent_up.weight"),
+        "q4_K_M", {**COMMON, **_MTP}, extra=("output.weight", "ffn_latent_down.weight", "ffn_latent_up.weight"),
+        mtp={"attention.head_count_kv": 2},
     ),
     BuiltinModel(
         "nemotron-nano-9b-v2", "Nemotron-Nano-9B-v2: 56 layers", "nemotron_h",

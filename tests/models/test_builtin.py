@@ -154,6 +154,8 @@ def test_a_block_that_drafts() -> None:
         ("llama-4-scout:q4_K_M", "llama4-scout"),
         ("devstral-small-2-24b:q8_0", "devstral2-24b"),
         ("qwen3-8b:q4_K_M", "qwen3-8b"),
+        ("qwen3-next-80b-a3b:q4_K_M-mtp", "qwen3next-mtp"),
+        ("nemotron-3-super-120b-a12b:q4_K_M-mtp", "nemotron3-super-120b-mtp"),
         ("phi-4:q4_K_M", "phi4-14b"),
         ("glm-4.5-air:q4_K_M", "glm45-air"),
         ("ernie-4.5-21b-a3b:q4_K_M", "ernie45-21b"),
