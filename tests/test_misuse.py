@@ -67,7 +67,17 @@ def test_flags_changed_into_nonsense() -> None:
             memplan.estimate(MODEL, replace(FLAGS, n_ubatch=wrong), RIG)  # type: ignore[arg-type]
 
 
-WRONG: list[Any] = [None, 5, 3.5, b"x", object(), [1], ["x", 2]]
+def test_what_is_secret_is_not_kept() -> None:
+    words = ["--api-key", "hidden-key", "-np", "1", "-c", "4096"]
+    rig = memplan.parse_gpus(["RTX PRO 6000"])
+    model = memplan.read_model("qwen3-8b")
+    found = memplan.plan(model, words, rig), memplan.sweep(model, words, rig, ["np=1,2"]), memplan.parse_flags(words)
+    assert "hidden" not in repr(found) and "hidden" not in repr(found[2].words())
+    with pytest.raises(memplan.FlagError, match="--api-key"):
+        memplan.parse_flags(["--api-key"])
+
+
+WRONG: list[Any] = [None, 5, 3.5, b"x", object(), [1], [None], ["x", 2]]
 CALLS: list[tuple[str, Callable[[Any], Any]]] = [
     ("header", lambda x: memplan.plan(x, [], RIG)),
     ("flags", lambda x: memplan.plan(MODEL, x, RIG)),

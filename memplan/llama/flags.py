@@ -17,7 +17,7 @@ from memplan.llama import flag_table as table
 from memplan.llama import flag_values as values
 from memplan.llama.flag_fields import ADDED, FIELDS, WRITTEN
 from memplan.llama.flag_values import ALL_LAYERS, FlashAttention, KvOverride, Override, SplitMode
-from memplan.llama.flag_words import read_flags, without
+from memplan.llama.flag_words import read_flags, without, without_secrets
 from memplan.llama.speculation import Speculation
 
 
@@ -175,14 +175,18 @@ class Flags:
 def parse_flags(argv: Sequence[str], app: str = "server") -> Flags:
     """The settings that llama-server (``app`` "server") or llama-cli ("cli") takes from these flags.
 
-    Raises FlagError, in one line, for an unknown flag, a missing value, and a value that llama.cpp would not take.
+    What is secret is not kept: ``words`` has it no more. Raises FlagError, in one line, for an unknown flag, a missing
+    value, and a value that llama.cpp would not take.
     """
     if isinstance(argv, str):
         raise FlagError(f"{shown(argv)}: give a list of words, as in {argv.split()[:4]!r}")
     words = tuple(argv)
     if not all(isinstance(word, str) for word in words):
         raise TypeError("llama-server's flags are a list of words, each of them a text")
-    return _parse(words, app)
+    kept, left_out = without_secrets(words)
+    if left_out:
+        tuple(read_flags(words))  # a secret that is missing is said as any other value is
+    return _parse(tuple(kept), app)
 
 
 @lru_cache(maxsize=256)

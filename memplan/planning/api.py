@@ -56,10 +56,9 @@ def plan(
 def _words(name: str, given: object) -> tuple[str, ...]:
     """A list of strings, whatever kind of list. Raises TypeError, saying what else it is."""
     words = tuple(given) if isinstance(given, Iterable) else (given,)
-    odd = next((word for word in words if not isinstance(word, str)), None)
-    if not isinstance(given, Iterable) or odd is not None:
-        what = given if odd is None or not isinstance(given, Iterable) else odd
-        raise TypeError(f"{name} must be a list of strings; this is of type {type(what).__name__}")
+    odd = [word for word in words if not isinstance(word, str)]
+    if odd:
+        raise TypeError(f"{name} must be a list of strings; this is of type {type(odd[0]).__name__}")
     return tuple(word for word in words if isinstance(word, str))
 
 
