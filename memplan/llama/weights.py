@@ -150,7 +150,7 @@ def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted], mtp_only
     """The weights that are loaded from ``header`` when its architecture asks for those ``wanted``, in order.
 
     ``mtp_only``: the file has MTP blocks and none of the layers before them, which are optional then.
-    Raises MissingTensor and BadTensorShape. Skipped blocks must be complete all the same, of whatever shapes.
+    Raises MissingTensor and BadTensorShape. Skipped blocks must be complete and of the right shape all the same.
     Counts as llama.cpp does: a skipped tensor is accounted for, an unknown one makes it refuse the file.
     """
     loaded: list[ModelTensor] = []
@@ -165,10 +165,10 @@ def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted], mtp_only
             raise MissingTensor(
                 f"tensor {w.name} is missing; llama.cpp needs it with shape {_text(w.shape)}; convert the model again"
             )
+        _check_shape(w, info)
         if w.skip:
             skipped.append(w.name)
             continue
-        _check_shape(w, info)
         asked.add(w.name)
         again += w.duplicated
         ne = _four(w.shape if w.reshape else info.shape)

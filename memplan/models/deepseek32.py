@@ -144,7 +144,8 @@ class SparseGraph(LatentGraph[SparseHParams], SparseIndexer[SparseHParams]):
     def indexer_norm(self, k: Tensor, il: int) -> Tensor:
         """The norm of the indexer's keys, which takes their mean away."""
         name = "indexer.k_norm"
-        return self.norm(k, self.w(il, name), il, bias=self.leaf(f"{name}.bias", il), rms=False)
+        weight, bias = self.maybe(f"{name}.weight", il), self.maybe(f"{name}.bias", il)
+        return self.norm(k, weight, il, bias=bias, rms=False)
 
     def rope_start(self, t: Tensor, size: int, heads: int, n: int, il: int) -> Tensor:
         """Heads of ``size`` elements, the first of which are turned: in place, or cut off and joined again."""

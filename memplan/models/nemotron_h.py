@@ -117,6 +117,8 @@ class NemotronH(Architecture[NemotronHHParams]):
         n_all = fields["n_layer_all"]
         n_layer, heads_kv, n_ff = n_all - fields["n_layer_nextn"], fields["n_head_kv"], fields["n_ff"]
         k.f32("attention.layer_norm_epsilon")
+        k.check_type("attention.layer_norm_rms_epsilon", float)
+        k.check_type("expert_shared_count", int)
         return NemotronHHParams(
             **fields,
             **ssm_keys(k),

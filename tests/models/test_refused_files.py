@@ -83,6 +83,19 @@ def test_kimi_linear_reserves_for_one_sequence_last(words: str, release: str, st
     assert refused is None or refused.message == "GGML_ASSERT(ggml_can_repeat(b, a)) failed"
 
 
+def test_weights_that_may_be_missing_and_are_used() -> None:
+    flags = memplan.parse_flags(["-c", "4096", "-np", "1"])
+    header = changed("glm-5", block_count=6)
+
+    def without(name: str) -> memplan.Estimate:
+        kept = {key: t for key, t in header.tensors.items() if not key.endswith(name)}
+        return memplan.estimate(replace(header, tensors=kept), flags, RIG)
+
+    assert without("indexer.k_norm.bias").refused is None
+    refused = without("indexer.proj.weight").refused
+    assert refused is not None and refused.message.startswith("Segmentation fault (the file has no blk.0.indexer.proj")
+
+
 def test_a_header_stays_as_it_was_read() -> None:
     header = memplan.read_model("qwen3-8b")
     with pytest.raises(TypeError):

@@ -98,10 +98,17 @@ class GraphBase(Generic[H]):
         return t
 
     def leaf(self, role: str, il: int = -1) -> Tensor:
-        """The one leaf of this graph for a weight, cache or state."""
+        """The one leaf of this graph for a weight, cache or state.
+
+        Raises GGMLAssertError for a weight that the file may lack and the graph relies on: llama.cpp crashes.
+        """
         t = self._leafs.get((role, il))
         if t is None:
-            t = self.source.leaf(role, il)
+            try:
+                t = self.source.leaf(role, il)
+            except KeyError:
+                name = role if il < 0 else f"blk.{il}.{role}"
+                raise ops.GGMLAssertError(f"Segmentation fault (the file has no {name})") from None
             if self.source.is_shared(role, il):
                 if self.shares:
                     t = self._shared.setdefault((role, t.buffer), t)
