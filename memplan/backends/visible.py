@@ -54,7 +54,7 @@ def rig_seen(rig: Rig, environment: Mapping[str, str]) -> tuple[Rig, list[str]]:
             wanted = environment[variable]
             if re.search(r"GPU-|MIG-", wanted):
                 raise RigError(f"{variable}={shown(wanted)}: a rig knows no UUIDs; name its cards by their numbers")
-            missing = [number for number in re.findall(r"\d+", wanted) if int(number) >= len(own)]
+            missing = [number for number in re.findall(r"\d{1,9}", wanted) if int(number) >= len(own)]
             if missing and "-" not in wanted:
                 raise RigError(
                     f"{variable}={shown(wanted)}: the rig has {len(own)} {backend} devices, numbered from 0, and no"

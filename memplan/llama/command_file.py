@@ -20,7 +20,7 @@ from memplan.llama.shells import CMD, POWERSHELL, SH, SYSTEMD, commands, filled_
 _SHELLS: Final = {
     ".sh": SH, ".bash": SH, ".zsh": SH, ".command": SH, ".bat": CMD, ".cmd": CMD, ".ps1": POWERSHELL,
 }  # fmt: skip
-_LARGEST: Final = 1 << 20
+_LARGEST: Final = 1 << 16
 
 
 def open_line(word: str) -> CommandLine | None:
@@ -76,7 +76,7 @@ def _unit(text: str, path: str) -> CommandLine | None:
         elif key == "ExecStart":
             started = value.lstrip("@-:+!|")
     found = read_script(started, SYSTEMD, shown(path), environment)
-    return found and CommandLine(found.words, found.app, {**environment, **found.environment})
+    return found and found.within(environment)
 
 
 def _compose(text: str, path: str, part: str) -> CommandLine | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -74,6 +74,10 @@ class CommandLine:
     app: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    def within(self, environment: Mapping[str, str]) -> CommandLine:
+        """The same in an environment that has these variables too."""
+        return replace(self, environment={**environment, **self.environment})
+
 
 def read_line(
     words: Sequence[str],
@@ -133,17 +137,13 @@ def read_script(text: str, shell: Shell, name: str, variables: Mapping[str, str]
     """
     from memplan.llama.shells import commands
 
-    found = []
     read = commands(text, shell, variables)
-    for command in read:
-        if (line := _started(command.words)) is not None and line.app:
-            line = CommandLine(line.words, line.app, {**command.environment, **line.environment})
-            found.append((command.line, line))
-    if len(found) > 1:
-        lines = " and ".join(str(number) for number, _ in found[:3])
-        raise FlagError(f"{name} starts llama.cpp {len(found)} times, in lines {lines}: give the line that is meant")
-    if found:
-        return found[0][1]
+    started = [(command, line) for command in read if (line := _started(command.words)) is not None and line.app]
+    if len(started) > 1:
+        lines = " and ".join(str(command.line) for command, _ in started[:3])
+        raise FlagError(f"{name} starts llama.cpp {len(started)} times, in lines {lines}: give the line that is meant")
+    for command, line in started:
+        return line.within(command.environment)
     if read and re.match(r"-+[A-Za-z]", read[0].words[0]):
         return CommandLine(tuple(word for command in read for word in command.words))
     return None
@@ -177,8 +177,11 @@ def _other(word: str, left: Sequence[str]) -> str:
     return word
 
 
-def _started(words: Sequence[str]) -> CommandLine | None:
-    """The line whose first words are variables, programs that start others, or the program itself; None for another."""
+def _started(words: Sequence[str], *, contained: bool = False) -> CommandLine | None:
+    """The line whose first words are variables, programs that start others, or the program itself; None for another.
+
+    ``contained``: whether it is run in a container, which starts no other.
+    """
     environment: dict[str, str] = {}
     started = False
     for i, word in enumerate(words):
@@ -186,14 +189,14 @@ def _started(words: Sequence[str]) -> CommandLine | None:
         if app := program_app(word, rest):
             return CommandLine(tuple(rest[_base(word) == "llama" :]), app, environment)
         if started and (line := read_text(word)) is not None and line.app:
-            return CommandLine((*line.words, *rest), line.app, {**environment, **line.environment})
+            return CommandLine((*line.words, *rest), line.app, line.environment).within(environment)
         if assigned := _ASSIGNMENT.fullmatch(word):
             environment[assigned[1]] = assigned[2]
             if not started and not (rest and (_ASSIGNMENT.fullmatch(rest[0]) or _starts(rest))):
                 return CommandLine(tuple(rest), "", environment)
-        elif _base(word) in _CONTAINERS:
+        elif _base(word) in _CONTAINERS and not contained:
             line = _container(rest)
-            return line and CommandLine(line.words, line.app, {**environment, **line.environment})
+            return line and line.within(environment)
         elif not started and _base(word) not in _STARTERS:
             return None
         else:
@@ -218,7 +221,7 @@ def _outside(word: str, volumes: Mapping[str, str]) -> str:
 def _container(words: Sequence[str]) -> CommandLine | None:
     """The line of ``docker run [OPTIONS] IMAGE [COMMAND]``, or of ``docker exec``; None for other commands."""
     if "run" not in words[:2]:
-        return _started(["exec", *words[1:]]) if words[:1] == ["exec"] else None
+        return _started(words, contained=True) if words[:1] == ["exec"] else None
     left = list(words[words.index("run") + 1 :])
     environment: dict[str, str] = {}
     volumes: dict[str, str] = {}
@@ -255,19 +258,18 @@ def container_line(
     the container, and which they are outside: files that are there are named so.
     """
     words = [_outside(word, volumes) for word in words]
-    devices = re.search(r"device=(\d+(?:,\d+)*)", gpus)
-    seen = sorted(map(int, devices[1].split(","))) if devices else range(int(gpus)) if gpus.isdigit() else None
+    devices = re.search(r"device=(\d{1,3}(?:,\d{1,3})*)", gpus)
+    count = int(gpus) if re.fullmatch(r"\d{1,2}", gpus, re.ASCII) else None
+    seen = sorted(map(int, devices[1].split(","))) if devices else None if count is None else range(count)
     if seen is not None:  # a container counts its GPUs anew, in the machine's order
         environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, seen)), **environment}
-    for command in ([entrypoint, *words] if entrypoint else words, words):
-        if command and (line := _started(command)) is not None and line.app:
-            return CommandLine(line.words, line.app, {**environment, **line.environment})
+    line = _started([*filter(None, [entrypoint]), *words], contained=True)
+    if line is not None and line.app:
+        return line.within(environment)
     if entrypoint or "llama" not in image.lower():
         return None
     tag = image.rpartition(":")[2]
     if tag.startswith("full"):
-        app = {"--server": "server", "-s": "server", "--run": "cli", "-r": "cli", "-l": "cli"}.get(
-            words[0] if words else "", ""
-        )
+        app = _FULL.get(words[0] if words else "", "")
         return CommandLine(tuple(words[1:]), app, environment) if app else None
     return CommandLine(tuple(words), "cli" if tag.startswith("light") else "server", environment)

@@ -108,8 +108,9 @@ class _Reader:
 
     def commands(self) -> Iterator[Command]:
         """Each command; those that only set variables are kept to oneself."""
+        line, counted = 1, 0
         while self._blanks() < len(self.text):
-            line = self.text.count("\n", 0, self.at) + 1
+            line, counted = line + self.text.count("\n", counted, self.at), self.at
             if self.shell is SH and (array := _ARRAY.match(self.text, self.at)):
                 self.at = array.end()
                 self.arrays[array[1]] = self._words(")")

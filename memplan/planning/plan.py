@@ -339,17 +339,8 @@ def _notes(
             f"--no-op-offload: {first} has no room for copies of {weights}, so those on the host are computed there for"
             " prompts too, which is slow; another GPU in its place (CUDA_VISIBLE_DEVICES, -dev) may have"
         )
-    elif on_host.experts and not dense and search.flags.op_offload:
-        gpus = search.machine.gpus
-        own = next((i for i, device in enumerate(costs.devices) if not gpus[device].remote), None)
-        if own is None:
-            yield "experts on the host are computed there for prompts too: an RPC server is never sent their weights"
-        else:
-            yield (
-                f"for prompts, experts on the host are copied through {costs.names[own]}: its compute buffer takes"
-                f" {mib(estimate.devices[costs.devices[own]].compute)}; --no-op-offload computes them on the host"
-                " instead"
-            )
+    elif on_host.experts and search.flags.op_offload and all(search.machine.gpus[d].remote for d in costs.devices):
+        yield "experts on the host are computed there for prompts too: an RPC server is never sent their weights"
     if layout.one_copy and not (layout.host or layout.moved):
         yield "the override changes no place: it turns pipeline parallelism off, whose copies would not fit"
     for share, device in zip(shares, costs.devices, strict=False):  # the last share is the host's

@@ -254,7 +254,8 @@ def test_a_plan_over_machines_copies_experts_through_a_local_gpu_alone() -> None
     )
     assert isinstance(plan, Plan)
     assert not plan.estimate.exact and plan.estimate.fits
-    assert any("copied through CUDA0" in note for note in plan.notes)
+    assert any("copied to the GPUs: CUDA0's compute buffer" in note for note in plan.estimate.notes)
+    assert not any("RPC server is never sent" in note for note in plan.notes)
 
 
 def test_a_plan_says_when_experts_are_too_large_for_a_device() -> None:

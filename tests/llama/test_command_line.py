@@ -102,3 +102,23 @@ def test_what_is_no_line_of_llama_cpps(words: list[str], said: str) -> None:
         read_line(words)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["docker", "run", "x"] * 2000,
+        ["docker", "run", "--entrypoint", "docker", "llama"] * 60,
+        ["docker", "run", "--gpus", "9" * 6000, "llama.cpp", "-c", "1"],
+        ["sudo"] * 3000,
+        ["a\n" * 30000],
+        ["llama-server " + "$(" * 15000],
+    ],
+)
+def test_lines_that_nobody_writes_end_soon(words: list[str]) -> None:
+    try:
+        found = read_line(words)
+    except FlagError as error:
+        assert len(str(error)) < 200
+    else:
+        assert len(found.environment) <= 1

@@ -191,7 +191,7 @@ def test_what_goes_where_is_told() -> None:
     assert isinstance(plan, Plan)
     text = " ".join(plan.notes)
     assert "of experts are on GPUs" in text
-    assert "copied through CUDA0" in text
+    assert any("copied to the GPUs: CUDA0's compute buffer" in note for note in plan.estimate.notes)
     assert 10 < plan.token_ms < 100
     assert any("DDR5" in assumed for assumed in plan.assumed)
 
