@@ -46,7 +46,7 @@ def comparison() -> Schema:
     part = entry(
         "one part of what a device holds",
         device=text("CUDA0, or host"),
-        part=text("which", "weights", "context", "compute", "run time", "drafter"),
+        part=text("which", "weights", "context", "compute", "run time", "drafter", "projector"),
         before=number("bytes"),
         after=number("bytes"),
         change=number("bytes more on the second side", None),

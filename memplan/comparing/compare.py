@@ -54,6 +54,8 @@ def _parts(before: Estimate, after: Estimate) -> Iterator[PartChange]:
         yield PartChange(name, "run time", a.run_time, b.run_time)
         if a.draft or b.draft:
             yield PartChange(name, "drafter", a.draft, b.draft)
+        if a.projector or b.projector:
+            yield PartChange(name, "projector", a.projector, b.projector)
 
 
 # --- weights, caches, states ------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class PartChange:
 
     device: str
     """``CUDA0``, or ``host``."""
-    part: Literal["weights", "context", "compute", "run time", "drafter"]
+    part: Literal["weights", "context", "compute", "run time", "drafter", "projector"]
     before: int
     after: int
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from memplan.errors import FlagError, shown
+from memplan.llama.flag_fields import FIELDS, same_setting
 from memplan.llama.flag_table import SECRET
 from memplan.llama.flag_words import arity, read_flags
 from memplan.notes import context_note
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from memplan.planning.advice import Advice
     from memplan.planning.plan import NoPlan, Plan
     from memplan.planning.probing import Change
+    from memplan.result import DeviceUse, HostUse
 
 MIB = 1 << 20
 
@@ -34,7 +36,8 @@ LONG: Final = {
 """Keys of a preset for flags that people write short."""
 
 _SHORT: Final = {f"--{long}": short for short, long in LONG.items()}
-_OVERRIDES: Final = frozenset({"-ot", "-cmoe", "-ncmoe", "-ncffn"})
+_ADDED: Final = {"kv_overrides": "--override-kv", "draft_overrides": "-otd", "overrides": "-ot"}
+"""Settings to which each flag adds, in the order in which they stand last, and the flag whose values can be joined."""
 _MODEL: Final = frozenset({"-m", "--model"})
 
 Pair = tuple[str, str | None]
@@ -46,10 +49,10 @@ def merged(fixed: Sequence[str], args: Sequence[str]) -> list[Pair]:
 
     ``--rpc`` stands first, since llama.cpp looks up the devices of ``-dev`` and ``-ot`` as it reads them
     (common/arg.cpp: ``parse_device_list``, v0.5.0); a preset is read in the order of its keys' spellings, where it does
-    so too. Overrides stand last, in the order in which llama.cpp tries them; neighbouring ``-ot`` are one.
+    so too. Overrides stand last, in the order in which llama.cpp tries them; neighbouring ``-ot`` and ``-otd`` are one.
     """
     pairs: dict[str, str | None] = {}
-    overrides: list[Pair] = []
+    added: dict[str, list[Pair]] = {setting: [] for setting in _ADDED}
     servers: tuple[str, ...] = ()
     for spelled, value in read_flags([*fixed, *args]):
         flag = _SHORT.get(spelled, spelled)
@@ -57,14 +60,19 @@ def merged(fixed: Sequence[str], args: Sequence[str]) -> list[Pair]:
             continue
         if flag == "--rpc":
             servers += (value,)
-        elif flag not in _OVERRIDES:
+        elif (setting := _setting(flag)) not in added:
             pairs[flag] = value if arity(flag) else None
-        elif flag == "-ot" and overrides and overrides[-1][0] == "-ot":
-            overrides[-1] = ("-ot", f"{overrides[-1][1]},{value}")
+        elif flag in same_setting(_ADDED[setting]) and added[setting] and added[setting][-1][0] == flag:
+            added[setting][-1] = (flag, f"{added[setting][-1][1]},{value}")
         else:
-            overrides.append((flag, value if arity(flag) else None))
+            added[setting].append((flag, value if arity(flag) else None))
     first: list[Pair] = [("--rpc", ",".join(servers))] if servers else []
-    return [*first, *pairs.items(), *overrides]
+    return [*first, *pairs.items(), *(pair for last in added.values() for pair in last)]
+
+
+def _setting(flag: str) -> str:
+    """What a flag sets; empty for what decides no memory."""
+    return FIELDS[flag][0] if flag in FIELDS else ""
 
 
 def plan_args(plan: Plan) -> str:
@@ -79,7 +87,9 @@ def plan_script(plan: Plan, model: str | None, remark: str = "") -> str:
     """
     program = f"llama-{plan.estimate.flags.app}"
     lines = [f"{program} -m " + ('"${MODEL:?set it to the GGUF file}"' if model is None else _quoted(model))]
-    lines += ["  " + " ".join(_quoted(w) for w in pair if w is not None) for pair in merged(plan.fixed, plan.args)]
+    for flag, value in merged(plan.fixed, plan.args):
+        words = [_quoted(word) for word in (flag, value) if word is not None]
+        lines.append("  " + (f'{flag} "${{DRAFT:?{_SET_DRAFT}}}"' if _no_file(flag, value) else " ".join(words)))
     comments = "".join(f"# {line}\n" for line in [*summary(plan), *unchecked(plan), *filter(None, [remark])])
     return f"#!/bin/sh\n{comments}exec " + " \\\n".join(lines) + ' \\\n  "$@"\n'
 
@@ -98,14 +108,25 @@ def ini_section(plan: Plan, name: str, model: str | None) -> str:
     lines = [f"[{re.sub(r'[^A-Za-z0-9._ -]', '-', name)}]"]
     lines.append("; model = /path/to/the/first/shard.gguf" if model is None else f"model = {_ini_value('-m', model)}")
     pairs = merged(plan.fixed, plan.args)
-    if sum(flag in _OVERRIDES for flag, _ in pairs) > 1:  # a preset keeps no order between its keys
-        rules = plan.estimate.flags.overrides
-        pairs = [pair for pair in pairs if pair[0] not in _OVERRIDES]
-        pairs.append(("-ot", ",".join(f"{pattern}={buffer}" for pattern, buffer in rules)))
+    for setting in ("draft_overrides", "overrides"):  # a preset keeps no order between its keys
+        if sum(_setting(flag) == setting for flag, _ in pairs) > 1:
+            rules = ",".join(f"{pattern}={buffer}" for pattern, buffer in getattr(plan.estimate.flags, setting))
+            pairs = [*(pair for pair in pairs if _setting(pair[0]) != setting), (_ADDED[setting], rules)]
     for flag, value in pairs:
         key = LONG.get(flag, flag.lstrip("-"))
+        if _no_file(flag, value):
+            lines.append(f"; {key} = /path/to/the/drafter.gguf")
+            continue
         lines.append(f"{key} = {'true' if value is None else _ini_value(flag, value)}")
     return "\n".join(lines) + "\n"
+
+
+_SET_DRAFT = "set it to the GGUF file that drafts"
+
+
+def _no_file(flag: str, value: str | None) -> bool:
+    """Whether a flag names a drafter that is built in here, which llama-server has to be given as a file."""
+    return flag in same_setting("-md") and value is not None and not value.lower().endswith(".gguf")
 
 
 def _quoted(word: str) -> str:
@@ -132,16 +153,20 @@ def summary(plan: Plan) -> list[str]:
     estimate = plan.estimate
     lines = [f"llama.cpp {estimate.llama}, {'predicted' if estimate.exact else 'predicted approximately'}:"]
     for device in estimate.devices:
-        beside = f", drafter {device.draft}" if device.draft else ""
-        beside += f", projector {device.projector}" if device.projector else ""
         lines.append(
             f"{device.name} {device.description}: model {device.model}, context {device.context},"
-            f" compute {device.compute}, run time {device.run_time}{beside} bytes;"
+            f" compute {device.compute}, run time {device.run_time}{_beside(device)} bytes;"
             f" {device.left // MIB} MiB left of {device.free // MIB}"
         )
     host = estimate.host
-    lines.append(f"host: model {host.model}, context {host.context}, compute {host.compute} bytes")
+    lines.append(f"host: model {host.model}, context {host.context}, compute {host.compute}{_beside(host)} bytes")
     return [*map(_one_line, lines), *cautions(plan)]
+
+
+def _beside(use: DeviceUse | HostUse) -> str:
+    """What is loaded beside the model."""
+    parts = {"drafter": use.draft, "projector": use.projector}
+    return "".join(f", {name} {size}" for name, size in parts.items() if size)
 
 
 def _one_line(text: str) -> str:

@@ -40,19 +40,8 @@ def test_variables_that_are_not_modelled_are_said(capsys: pytest.CaptureFixture[
 
 
 def test_files_beside_the_model_that_are_not_here(capsys: pytest.CaptureFixture[str]) -> None:
-    line = [
-        "llama-server",
-        "-m",
-        "/x/Flash.gguf",
-        "-c",
-        "4096",
-        "-np",
-        "1",
-        "-md",
-        "/x/DSpark-Q8_0.gguf",
-        "--mmproj",
-        "/x/mmproj.gguf",
-    ]
+    files = ["-m", "/x/Flash.gguf", "-md", "/x/DSpark-Q8_0.gguf", "--mmproj", "/x/mmproj.gguf"]
+    line = ["llama-server", *files, "-c", "4096", "-np", "1"]
     found = estimated(capsys, MODEL, "--gpu", "RTX PRO 6000", *line)
     assert found["draft"]["model"]["architecture"] == "dflash"
     assert "'/x/DSpark-Q8_0.gguf' is not here: deepseek-v4-flash-dspark is taken for it" in found["notes"]

@@ -62,6 +62,17 @@ def test_a_preset_keeps_the_order_of_overrides() -> None:
     assert parse_flags(["-ot", pairs["override-tensor"]]).overrides == made.estimate.flags.overrides
 
 
+def test_rules_for_a_drafter_are_all_kept() -> None:
+    rules = "-otd a=CPU --override-kv a=int:1 -ncmoed 1 -otd b=CPU -otd c=CPU --override-kv b=int:2"
+    made = plan(f"-c 65536 -np 1 -md deepseek-v4-flash-dspark {rules}")
+    flags = parse_flags(shlex.split(output.plan_args(made)))
+    assert flags == made.estimate.flags and len(flags.draft_overrides) == 4 and len(flags.kv_overrides) == 2
+    assert '-md "${DRAFT:?' in output.plan_script(made, None)
+    preset = output.plan_ini(made, None, "model")
+    assert keys(preset)["otd"].count("=CPU") == 4 and keys(preset)["override-kv"] == "a=int:1,b=int:2"
+    assert "; md = /path/to/the/drafter.gguf" in preset
+
+
 def test_a_preset_cannot_hold_everything() -> None:
     with pytest.raises(FlagError, match="cannot hold"):
         output.ini_section(plan(), "x", "a;b.gguf")
