@@ -111,19 +111,21 @@ def advice(question: Question, result: Estimate) -> str:
     from memplan.output.plan import advice_text
     from memplan.output.words import host_unchecked
     from memplan.planning.advice import advise
+    from memplan.planning.fit import survives
     from memplan.planning.probing import Change
     from memplan.planning.problem import Problem, default_margins
     from memplan.planning.speed import find_bandwidths
 
     rig = question.rig
     bandwidths = find_bandwidths(rig.gpus, (), rig.host_bandwidth)
+    problem = Problem(question, default_margins(question), bandwidths)
     with working("what would fit"):
-        found, plan = advise(Problem(question, default_margins(question), bandwidths), result)
+        found, plan = advise(problem, result)
     if plan is None:
         return advice_text(found, None, terminal.width())
-    drop = plan.drop if isinstance(plan, Change) else ()
+    drop, targets = (plan.drop, ()) if isinstance(plan, Change) else ((), survives(problem, plan))
     host = plan.estimate.host.used if host_unchecked(plan.estimate) else 0
-    return advice_text(found, plan.args, terminal.width(), drop, host)
+    return advice_text(found, plan.args, terminal.width(), drop, host, targets)
 
 
 def read_question(arguments: Arguments) -> Question:

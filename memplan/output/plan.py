@@ -324,11 +324,17 @@ def _wrapped(lines: Iterable[Any], width: int) -> list[Any]:
 
 
 def advice_text(
-    advice: Advice | None, placed: Sequence[str] | None, width: int = 80, drop: Sequence[str] = (), host: int = 0
+    advice: Advice | None,
+    placed: Sequence[str] | None,
+    width: int = 80,
+    drop: Sequence[str] = (),
+    host: int = 0,
+    targets: Sequence[int] = (),
 ) -> str:
     """How to make settings fit: one flag, or the placement flags of a plan, with ``drop`` left out.
 
     ``host``: bytes that the placement needs of a host whose memory is not known; 0 where that is no matter.
+    ``targets``: margins with which llama.cpp's own ``--fit`` leaves room for kernels, MiB.
     """
     from memplan.output.words import mib, to_text
 
@@ -345,6 +351,10 @@ def advice_text(
         needs = f", for which the host needs {mib(host)} MiB (not checked)" if host else ""
         lines.append(f"- {kept}, another placement{needs}; add:{PASTE}{_shell(placed)}")
         lines.append("- memplan plan says what such a placement costs")
+    if targets:
+        fit = f"--fit-target {','.join(map(str, targets))}"
+        said = "or by llama-server's own --fit, which leaves room for kernels with"
+        lines.append(f"- {said} {fit} (memplan preset --fit)")
     if not lines:
         lines.append("- no single change that memplan knows makes it fit; memplan plan looks for more")
     return to_text(["", "what would fit:", *_wrapped(lines, width)])

@@ -170,9 +170,8 @@ def verdict_cell(estimate: Estimate) -> tuple[str, str]:
     if unchecked(estimate):
         return "not checked", ""
     if estimate.fits:
-        if estimate.unmodelled:
-            return "fits, but for run time", "green"
-        return ("fits, but is tight", "yellow") if estimate.tight else ("fits", "green")
+        buts = ["for run time"] * bool(estimate.unmodelled) + ["is tight"] * bool(estimate.tight)
+        return f"fits{', but ' * bool(buts)}{' and '.join(buts)}", "yellow" if estimate.tight else "green"
     return f"{'starts, then ' if estimate.starts else ''}short: {shortage(estimate)}", "red"
 
 

@@ -119,12 +119,13 @@ def none_short(estimate: Estimate) -> str:
 
 def fits_words(estimate: Estimate) -> str:
     """How an estimate fits: as it is, tightly, or but for what is not modelled."""
-    if estimate.unmodelled:
-        return "fits, but for run time, which is not modelled there"
+    unmodelled = ", but for run time, which is not modelled there" if estimate.unmodelled else ""
     if not estimate.tight:
-        return "fits"
-    most = max(device.reserve for device in estimate.tight)
-    return f"fits, but is tight, with less left than the {mib(most)} MiB that the code of kernels takes (--reserve)"
+        return f"fits{unmodelled}"
+    most = mib(max(device.reserve for device in estimate.tight))
+    if estimate.unmodelled:
+        return f"fits{unmodelled}; it is tight, with less left than {most} MiB (--reserve)"
+    return f"fits, but is tight, with less left than the {most} MiB that the code of kernels takes (--reserve)"
 
 
 def mapped(estimate: Estimate) -> str:

@@ -43,8 +43,7 @@ def advise(problem: Problem, found: Estimate) -> tuple[Advice | None, Plan | Cha
 
     Where there is no plan with the placement flags that were given, it is a ``Change`` without them.
     The flags are tried in the order of what they cost: slots that nobody asked for, copies of inputs, copies of
-    experts, a smaller ubatch, fewer slots, a quantised cache, a smaller context. No margin is asked for: ``fits`` knows
-    none.
+    experts, a smaller ubatch, fewer slots, a quantised cache, a smaller context. Every GPU keeps its reserve.
     """
     search = Search(replace(problem, margins=(0,) * len(problem.rig.gpus)))
     search.remember((), found)

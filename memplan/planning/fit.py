@@ -65,9 +65,8 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
     flags = search.flags
     counted = _growth(problem)
     growth = counted if extra.growth is None else extra.growth
-    reserves = [-(-reserve // MIB) for reserve in problem.question.reserves]
-    targets = [reserve + growth for reserve in reserves]
-    kept = " and ".join(map(str, dict.fromkeys(reserves)))
+    targets = _targets(problem, growth)
+    kept = " and ".join(map(str, dict.fromkeys(target - growth for target in targets)))
     reasons = [
         f"{kept} MiB for {_kernels(problem.rig.gpus)}",
         f"{growth} MiB for what kernels take at run time",
@@ -90,11 +89,25 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
     )
 
 
+def survives(problem: Problem, plan: Plan) -> tuple[int, ...]:
+    """Values of ``--fit-target`` with which ``--fit`` leaves what kernels take; none where it would not be asked."""
+    flags, uses = problem.question.flags, plan.estimate.devices
+    if not flags.fit or flags.app == "cli" or PLACEMENT & flags.given or any(d.draft or d.projector for d in uses):
+        return ()
+    return tuple(_targets(problem, _taken(plan)))
+
+
+def _targets(problem: Problem, growth: int) -> list[int]:
+    return [-(-reserve // MIB) + growth for reserve in problem.question.reserves]
+
+
 def _growth(problem: Problem) -> int:
-    """MiB that kernels take of the GPU that needs most: ``--fit`` may put any layer on any GPU."""
     plan = make_plan(replace(problem, margins=problem.question.reserves))
-    if isinstance(plan, NoPlan):
-        return DEFAULT_MARGIN
+    return DEFAULT_MARGIN if isinstance(plan, NoPlan) else _taken(plan)
+
+
+def _taken(plan: Plan) -> int:
+    """MiB that kernels take of the GPU that needs most: ``--fit`` may put any layer on any GPU."""
     return -(-max([device.run_time for device in plan.estimate.devices], default=0) // MIB)
 
 

@@ -74,6 +74,10 @@ def test_cells_of_tables_say_what_comes_at_run_time() -> None:
     assert verdict_cell(made_up(buffers=TOO_MUCH)) == ("short: CUDA1 595", "red")
     unknown = replace(fine, unmodelled=("Vulkan0",), devices=(replace(d, name="Vulkan0"),))
     assert verdict_cell(unknown) == ("fits, but for run time", "green")
+    assert verdict_line(unknown) == "fits, but for run time, which is not modelled there: 405 MiB left on Vulkan0"
+    full = replace(unknown, devices=(replace(d, name="Vulkan0", reserve=1024 * MIB),))
+    assert verdict_cell(full) == ("fits, but for run time and is tight", "yellow")
+    assert "not modelled there; it is tight, with less left than 1,024 MiB (--reserve): 405 MiB" in verdict_line(full)
     assert closing_notes([unknown]) == [
         "not included: what the GPU's driver keeps for itself, the scratch of kernels on Vulkan0, which no rule has"
     ]

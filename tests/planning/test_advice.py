@@ -9,8 +9,8 @@ from memplan.cli import main
 from memplan.estimator import answer
 from memplan.output.plan import advice_text
 from memplan.planning.advice import advise
-from memplan.planning.fit import Extra, fit_preset
-from memplan.planning.plan import NoPlan
+from memplan.planning.fit import Extra, fit_preset, survives
+from memplan.planning.plan import NoPlan, Plan
 from memplan.planning.problem import Problem
 from memplan.result import Estimate
 from tests.planning.rigs import problem
@@ -64,8 +64,16 @@ def test_where_no_flag_helps_another_placement_does() -> None:
     of = problem("-c 131072 -np 1", ["RTX 3090"])
     advice, placed = advise(of, estimate(of))
     assert advice is None
-    assert placed is not None
-    assert estimate(of.with_words(*placed.args)).fits
+    assert isinstance(placed, Plan)
+    fits = estimate(of.with_words(*placed.args))
+    assert fits.fits
+    # as does --fit with a margin for kernels, unless it would give up
+    (target,) = survives(of, placed)
+    assert target == 300 + (fits.devices[0].run_time >> 20)
+    assert f"with --fit-target {target} (memplan preset --fit)" in advice_text(
+        None, placed.args, 200, targets=(target,)
+    )
+    assert survives(of.with_words("-ncmoe", "3"), placed) == ()
 
 
 @pytest.mark.parametrize("flags", ["-c 65536 -np 1", "-c 65536 -np 1 -ngl 99 -ts 1,1", "-c 65536 --fit-target 2048"])
