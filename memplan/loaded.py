@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from memplan.errors import MissingTensor
 from memplan.gguf.header import Header
 from memplan.llama import checks
 from memplan.llama.context import NOTHING_GIVEN, Context, ContextParams, Devices, Fused, GivenOut
@@ -13,6 +14,7 @@ from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import Memory
 from memplan.llama.placement import Placement
+from memplan.llama.refusals import REFUSED, Refusal
 from memplan.llama.run_time import Work, prompt_batches
 from memplan.llama.weights import ModelTensors, load_tensors
 from memplan.models.base import Architecture
@@ -79,7 +81,14 @@ def load(header: Header, flags: Flags, release: Release) -> Model:
     knows_mtp = arch.mtp is not None and release.build >= arch.mtp.since
     mtp_only = knows_mtp and hp.n_layer_nextn > 0 and "blk.0.attn_norm.weight" not in header.tensors
     load_mtp = knows_mtp and flags.load_mtp
-    tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, load_mtp, release), mtp_only)
+    try:
+        tensors = load_tensors(header, hp, arch.tensors(hp, header.tensors, load_mtp, release), mtp_only)
+    except MissingTensor:
+        if arch.mtp is None or hp.n_layer_nextn or not header.metadata.get(f"{arch.name}.nextn_predict_layers"):
+            raise
+        # an MTP block is a layer for this build, and has not all that it looks for
+        fix = f"take llama.cpp b{arch.mtp.since} or newer, which knows MTP blocks of {arch.name}"
+        tensors = ModelTensors((), (), Refusal("tensors-not-of-this-release", REFUSED, "missing tensor", fix))
     tensors = replace(tensors, refusal=checks.check_shapes(header, release) or tensors.refusal)
     summary = ModelSummary(
         name=str(header.metadata.get("general.name", header.name)),

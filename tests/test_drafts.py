@@ -137,6 +137,13 @@ def test_a_file_of_mtp_blocks_is_no_model_to_serve() -> None:
         answer(asked("--spec-type draft-simple -md x", drafter="glm45-air-only"))
 
 
+@pytest.mark.parametrize("model", ["qwen3next-mtp", "nemotron3-nano-30b-mtp", "glm47-flash-mtp"])
+def test_blocks_that_a_build_does_not_know_are_refused(model: str) -> None:
+    refused = estimate(header(model), parse_flags(["-c", "8192"]), rig(CASES[0]), "b10068").refused
+    assert refused is not None
+    assert refused.kind == "tensors-not-of-this-release"
+
+
 def test_a_block_that_drafts_alone_is_the_only_one() -> None:
     known = header("glm45-air")
     flags = parse_flags(
