@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from memplan.errors import MemplanError, OutputError, shown
 
+Data = bytes | Sequence[bytes | memoryview]
+"""What a file is to hold: all at once, or one part after another."""
 
-def write_atomically(path: Path, data: bytes, size: int | None = None, mode: int = 0o600) -> None:
+
+def write_atomically(path: Path, data: Data, size: int | None = None, mode: int = 0o600) -> None:
     """Write ``data`` under a temporary name beside ``path``, then rename it; nothing is left when that fails.
 
     ``size``: grow the file to so many bytes, with a hole after ``data``.  ``mode``: its permissions. Raises OSError.
@@ -21,7 +24,7 @@ def write_atomically(path: Path, data: bytes, size: int | None = None, mode: int
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             if size is not None:
                 file.truncate(size)
             file.flush()
@@ -72,7 +75,7 @@ def check_output(path: str, kind: Kind, inputs: Iterable[str] = (), *, force: bo
 
 
 def write_output(
-    path: str, data: bytes, kind: Kind, size: int | None = None, inputs: Iterable[str] = (), *, force: bool = False
+    path: str, data: Data, kind: Kind, size: int | None = None, inputs: Iterable[str] = (), *, force: bool = False
 ) -> None:
     """Write a file that a user named with ``-o``, if ``check_output`` lets it be. Raises OutputError, in one line."""
     check_output(path, kind, inputs, force=force)

@@ -56,8 +56,8 @@ def header(
     check_output(path, HEADER, inputs, force=force)
     made = header_file(model, access, vocabulary=not no_vocab)
     size = made.size if sparse else None
-    write_output(path, made.data, HEADER, size, inputs, force=force)
-    what = f"{path}: {len(made.data):,} bytes of header"
+    write_output(path, made.parts, HEADER, size, inputs, force=force)
+    what = f"{path}: {made.nbytes:,} bytes of header"
     if no_vocab:
         tokens = f"without its vocabulary of {made.tokens:,} tokens" if made.tokens else "which has no vocabulary"
         what = f"{what}, {tokens}"

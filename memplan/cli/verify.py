@@ -201,7 +201,7 @@ def _whole(model: str, size: int, arguments: Arguments) -> Iterator[str]:
     with temporary as folder:
         path = Path(folder) / "model.gguf"
         try:
-            write_atomically(path, made.data, made.size)
+            write_atomically(path, made.parts, made.size)
         except OSError as error:
             raise ProgramError(
                 f"a sparse file of {made.size:,} bytes cannot be made in {folder}: {error.strerror}; set TMPDIR"

@@ -112,19 +112,23 @@ def _after_value(data: bytes, at: int) -> int:
     return at
 
 
-def assemble(version: int, keys: Sequence[bytes | memoryview], tensors: Sequence[bytes], alignment: int) -> bytes:
+Parts = tuple[bytes | memoryview, ...]
+"""A file's bytes, one part after another: those of a large header are there once."""
+
+
+def assemble(version: int, keys: Sequence[bytes | memoryview], tensors: Sequence[bytes], alignment: int) -> Parts:
     """A header-only file: the entries, padded to where the tensor data would start. Raises SourceError."""
     start = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
     return padded((start, *keys, *tensors), alignment)
 
 
-def padded(parts: Sequence[bytes | memoryview], alignment: int) -> bytes:
+def padded(parts: Sequence[bytes | memoryview], alignment: int) -> Parts:
     """A header's parts, and zeros up to where tensor data would start. Raises SourceError for a senseless alignment."""
     if alignment > _MAX_ALIGNMENT:
         raise SourceError(
             f"general.alignment is {alignment}: a header of that size is not written, of {_MAX_ALIGNMENT} at most"
         )
-    return b"".join((*parts, b"\0" * (-sum(map(len, parts)) % alignment)))
+    return (*parts, b"\0" * (-sum(map(len, parts)) % alignment))
 
 
 def key_entry(name: str, kind: str, value: Value) -> bytes:

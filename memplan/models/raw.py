@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.gguf.header import Header, SkippedArray, parse_header
-from memplan.gguf.raw import RawHeader, assemble, key_entry, padded, read_raw, tensor_entries
+from memplan.gguf.raw import Parts, RawHeader, assemble, key_entry, padded, read_raw, tensor_entries
 from memplan.gguf.source import merge_shards, other_shards, read_file, read_header, shard_paths
 from memplan.models.builtin import builtin_header, is_builtin
 from memplan.models.open import check_name, is_remote
@@ -21,14 +21,29 @@ _Keys = dict[str, bytes | memoryview]
 
 @dataclass(frozen=True, slots=True)
 class HeaderFile:
-    """A header-only GGUF file. ``data``: its bytes.  ``size``: bytes of the same file with its tensors' data.
+    """A header-only GGUF file. ``parts``: its bytes, one after another.  ``tokens``: how many a vocabulary has.
 
-    ``tokens``: how many tokens of a vocabulary the model has, in ``data`` or left out of it.
+    ``end``: bytes of the tensors' data, which is not there. Tokens may be left out of the file.
     """
 
-    data: bytes
-    size: int
+    parts: Parts
+    end: int
     tokens: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file."""
+        return sum(map(len, self.parts))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the same file with its tensors' data."""
+        return self.nbytes + self.end
+
+    @property
+    def data(self) -> bytes:
+        """The file's bytes."""
+        return b"".join(self.parts)
 
 
 def header_file(model: str, access: Access | None = None, *, vocabulary: bool = True) -> HeaderFile:
@@ -45,13 +60,12 @@ def header_file(model: str, access: Access | None = None, *, vocabulary: bool = 
     header = merge_shards(raw.header for raw in raws) if len(raws) > 1 else first.header
     tensors, end = tensor_entries(list(header.tensors.values()), header.alignment)
     if len(raws) == 1 and vocabulary:
-        data = padded([first.data], header.alignment)
-        return HeaderFile(data, len(data) + end, _tokens(header))
+        return HeaderFile(padded([first.data], header.alignment), end, _tokens(header))
     keys: _Keys = {key: entry for key, entry in first.keys.items() if not (len(raws) > 1 and key.startswith("split."))}
     if not vocabulary:
         keys = _without_vocabulary(header, keys)
-    data = assemble(header.version, list(keys.values()), tensors, header.alignment)
-    return HeaderFile(data, len(data) + end, _tokens(header))
+    parts = assemble(header.version, list(keys.values()), tensors, header.alignment)
+    return HeaderFile(parts, end, _tokens(header))
 
 
 def _tokens(header: Header) -> int:
@@ -89,7 +103,7 @@ def _encoded(header: Header) -> RawHeader:
     """The bytes of a header that no file holds."""
     keys = {key: key_entry(key, header.value_types[key], value) for key, value in header.metadata.items()}
     tensors, _ = tensor_entries(list(header.tensors.values()), header.alignment)
-    data = assemble(header.version, list(keys.values()), tensors, header.alignment)
+    data = b"".join(assemble(header.version, list(keys.values()), tensors, header.alignment))
     return RawHeader(replace(header), data, keys, b"".join(tensors))
 
 

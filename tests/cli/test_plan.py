@@ -177,7 +177,7 @@ def test_a_projector_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     projector = tmp_path / "mmproj.gguf"
     keys = [key_entry("general.architecture", "str", "clip")]
     tensors, _ = tensor_entries([TensorInfo("v.patch_embd.weight", (1024, 1024, 100), F16, 0)], 32)
-    projector.write_bytes(assemble(3, keys, tensors, 32))
+    projector.write_bytes(b"".join(assemble(3, keys, tensors, 32)))
     assert main([*line, str(projector)]) == 0
     assert "--fit-target 1238 " in capsys.readouterr().out
 
