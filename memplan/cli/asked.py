@@ -60,7 +60,7 @@ def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
     from memplan.cli.waiting import waiting
     from memplan.machine.detect import detect
 
-    with waiting("llama-server --list-devices"), _environment(arguments.environment):
+    with waiting("llama-server --list-devices"), started_in(arguments.environment):
         machine = detect()
     if not machine.rig.gpus:
         raise RigError(
@@ -71,7 +71,7 @@ def _named(arguments: Arguments) -> tuple[Rig, Detected | None]:
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def started_in(variables: Mapping[str, str]) -> Iterator[None]:
     """Have programs that memplan asks see what a pasted line sets for its own."""
     before = dict(os.environ)
     os.environ.update({name: value for name, value in variables.items() if value.isprintable()})

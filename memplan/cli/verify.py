@@ -15,11 +15,12 @@ import typer
 
 from memplan.backends.cards import find_card
 from memplan.backends.devices import Rig
-from memplan.cli.asked import access_of, host_of, loads_of, model_of, rig_of
+from memplan.cli.asked import access_of, host_of, loads_of, model_of, rig_of, started_in
 from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand
 from memplan.cli.waiting import waiting
 from memplan.errors import FlagError, ProgramError
 from memplan.llama.flags import Flags, check_devices, parse_flags
+from memplan.llama.spelling import spelled_for
 
 if TYPE_CHECKING:
     from memplan.diagnosing.measure import Measured
@@ -76,26 +77,27 @@ def verify(
     name = os.path.basename(program)
     with waiting(f"{name} --version"):
         version = version_of(program)
-    with waiting(f"{name} --list-devices"):
+    with waiting(f"{name} --list-devices"), started_in(arguments.environment):
         machine = _machine(arguments, program)
     rig = machine.rig
     check_devices(flags, rig)
     llama = arguments.llama if arguments.llama != "latest" or not version else version
     alone = Question.of(header, _as_measured(flags, is_server(program)), rig, llama)
+    words, respelled = spelled_for(arguments.flags, alone.release.build, alone.release.name)
     result = answer(alone).estimate
     refusal: NoFigures | None = None
     measured = Measured(program, version, (), {})
     with _whole(model, header.nbytes, arguments) as path:
         try:
-            with waiting(name):
-                measured = measure(program, path, arguments.flags, flags.n_parallel)
+            with waiting(name), started_in(arguments.environment):
+                measured = measure(program, path, words, flags.n_parallel)
         except NoFigures as error:
             if result.refused is None:
                 raise ProgramError(f"{error}; memplan predicts that it starts") from None
             refusal = error
             measured = Measured(program, version, error.command, {})
     rows = compare(measured, result)
-    notes = [*_notes(measured, flags, result, rows)]
+    notes = [*respelled, *_notes(measured, flags, result, rows)]
     whole = explain_run_time(alone.with_(loads=loads, flags=flags).with_draft_kind())
     if len(loads) > 1 or flags.drafting:
         notes.append(_beside(name, whole.estimate))
