@@ -19,7 +19,9 @@ from memplan.gguf.types import F32, I32
 from memplan.llama import checks
 from memplan.llama.context import Batch, ContextParams, GivenOut, Reservation
 from memplan.llama.flags import Flags
+from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import Memory
+from memplan.llama.memory.iswa import window_bytes
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.placement import Placement, select_devices, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
@@ -281,6 +283,18 @@ def sampled(flags: Flags, placement: Placement) -> int:
     if placement.output is not placement.cpu and not (backend.supports_op(best) and backend.supports_op(found)):
         return 0
     return 1 + flags.n_draft
+
+
+def draft_checkpoint(hp: HParams, made: Made, unified: bool) -> int:
+    """Bytes at most that a context checkpoint of llama-server holds of the context that drafts.
+
+    Of caches that slide, what is within the window; of a plain one, all that the slot has in it: its ``state_write``
+    (src/llama-kv-cache.cpp, v0.5.0) takes no notice of what is asked for (``common_prompt_checkpoint::update_dft``).
+    """
+    memory, params = made.memory, made.context.params
+    if "swa" in memory.caches:
+        return window_bytes(memory, hp, params.n_ctx_seq)
+    return sum(t.nbytes for t in memory.tensors) // (1 if unified else params.n_seq_max)
 
 
 class Beside:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from memplan.backends.devices import CUDA, VULKAN, Rig
 from memplan.backends.make import approximate, driver_notes
-from memplan.drafting import DraftContext, Drafter, find_drafter, make_draft
+from memplan.drafting import DraftContext, Drafter, draft_checkpoint, find_drafter, make_draft
 from memplan.errors import ModelError
 from memplan.garbage import gc_paused
 from memplan.ggml.backend import BufferType
@@ -297,7 +297,12 @@ class _Work:
         host = replace(found.host, draft=draft.used(buffers.keys() - set(self.rig.buffer_names)))
         mapped = drafter.own and maps_file(drafter.flags, made.placement, self.release)
         host = self._host(host, buffers, mapped)
-        return replace(found, draft=draft, devices=devices, host=host)
+        server = found.server
+        if server.checkpoint:
+            more = draft_checkpoint(drafter.model.hparams, made, self.flags.kv_unified)
+            kept = server.checkpoints // server.checkpoint * (server.checkpoint + more)
+            server = replace(server, checkpoint=server.checkpoint + more, checkpoints=kept)
+        return replace(found, draft=draft, devices=devices, host=host, server=server)
 
     def _estimate(
         self,

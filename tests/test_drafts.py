@@ -27,6 +27,7 @@ from memplan.planning.api import plan
 from memplan.planning.plan import Plan
 from memplan.question import Load, Question
 from memplan.result import BufferUse, Estimate
+from memplan.rig import parse_gpus
 from memplan.sweeping.largest import find_limit
 from memplan.sweeping.sweep import sweep
 from tests.test_golden import COLUMNS, Case, allocated, rig, some_slow
@@ -90,6 +91,26 @@ def test_devices_count_what_drafts() -> None:
         assert device.left_at_start == device.free - device.model - device.context - device.compute - device.draft
     assert found.host.draft == found.draft.buffers["CUDA_Host"].used
     assert found.draft.model == found.model
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "more"),
+    [
+        ("qwen3.6-27b:q4_K_M-mtp", "-np 1", 2 * 4 * 256 * 2 * 32768),  # keys and values of 4 heads, f16, all cells
+        ("qwen3.6-27b:q4_K_M-mtp", "-np 4 -no-kvu", 2 * 4 * 256 * 2 * 8192),
+        ("deepseek-v4-flash:mtp-q2", "-np 1", 2 * 512 * 2 * 128),  # what is within the window
+    ],
+)
+def test_checkpoints_hold_the_context_that_drafts_as_well(model: str, line: str, more: int) -> None:
+    """Follows ``state_write`` in src/llama-kv-cache.cpp and llama-kv-cache-iswa.cpp (v0.5.0)."""
+    words = ["-c", "32768", "--spec-draft-n-max", "3", *line.split()]
+    rig = parse_gpus(["RTX PRO 6000"])
+    plain, drafting = (
+        estimate(builtin_header(model), parse_flags([*words, "--spec-type", kind]), rig).server
+        for kind in ("draft-simple", "draft-mtp")
+    )
+    assert drafting.checkpoint - plain.checkpoint == more
+    assert drafting.checkpoints == drafting.checkpoint * (plain.checkpoints // plain.checkpoint)
 
 
 def test_a_drafter_that_is_not_given_is_said() -> None:
