@@ -42,7 +42,7 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer does; without words the help is printed, too."""
-        if not args or args[0] in HELP:
+        if not ctx.resilient_parsing and (not args or args[0] in HELP):
             sys.stdout.write(f"{self.get_help(ctx)}\n")
             raise typer.Exit
         return super().parse_args(ctx, args)

@@ -20,7 +20,7 @@ def models(ctx: Any, incomplete: str) -> list[str]:
     words = ctx.obj.names
     if words[-1:] == [":"]:  # bash parts words there
         return [name.partition(":")[2] for name in builtin_names() if name.startswith(f"{words[-2]}:")]
-    values = _flag_values(words[-1]) if words else None
+    values = _flag_values(words[-1]) if words and words[-1] not in ctx.command.known().names else None
     if values is not None:
         return list(values)
     names = builtin_names() if ":" in incomplete else MODELS

@@ -15,6 +15,7 @@ from memplan.cli import terminal
 from memplan.cli.asked import access_of, rig_in, rig_of
 from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand
 from memplan.cli.estimate import reserve_mibs
+from memplan.cli.waiting import working
 from memplan.errors import FlagError, LogError, MemplanError, shown
 from memplan.infile import open_input
 from memplan.llama.flag_fields import same_setting
@@ -67,7 +68,6 @@ def diagnose(
     # flags with values that llama-server would not take are the user's, not the log's
     flags = parse_flags(arguments.flags, arguments.app)
 
-    from memplan.cli.waiting import waiting
     from memplan.diagnosing.diagnosis import Given, diagnose_all
     from memplan.diagnosing.placing import with_placement
     from memplan.diagnosing.reader import read_log
@@ -89,7 +89,7 @@ def diagnose(
     given_beside = Given(header, arguments.flags, rig, llama, arguments.pasted, tuple(notes), draft, projector, reserve)
     with terminal.ProgressBar("explaining loads") as bar:
         diagnoses = diagnose_all(chosen(loads, every), given_beside, bar)
-    with waiting("a placement that fits"):
+    with working("what would fit"):
         diagnoses[-1] = with_placement(diagnoses[-1])
     if json:
         sys.stdout.write(render_diagnoses_json(diagnoses))

@@ -16,15 +16,17 @@ app = typer.Typer(**APP)
 def models(json: Json = False) -> int:
     """List the built-in models and their recipes."""
     from memplan.cli import terminal
+    from memplan.cli.waiting import working
     from memplan.models.builtin import builtin_header
     from memplan.models.catalogue import MODELS
 
     rows = []
-    for model in MODELS.values():
-        for recipe, types in model.recipes.items():
-            tensors = builtin_header(f"{model.name}:{recipe}").tensors.values()
-            size = sum(tensor.nbytes for tensor in tensors)
-            rows.append((f"{model.name}:{recipe}", recipe == model.default, size, types.about))
+    with working("reading"):
+        for model in MODELS.values():
+            for recipe, types in model.recipes.items():
+                tensors = builtin_header(f"{model.name}:{recipe}").tensors.values()
+                size = sum(tensor.nbytes for tensor in tensors)
+                rows.append((f"{model.name}:{recipe}", recipe == model.default, size, types.about))
     if json:
         listed = [dict(zip(("name", "default", "bytes", "about"), row, strict=True)) for row in rows]
         sys.stdout.write(json_module.dumps({"models": listed}, indent=2) + "\n")
