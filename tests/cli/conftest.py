@@ -25,7 +25,7 @@ class Engine:
             raise self.error
         made = made_up(question.flags, question.rig, self.buffers)
         made = replace(made, notes=question.notes, approximate="; ".join(question.inexact))
-        return SimpleNamespace(estimate=made)
+        return SimpleNamespace(estimate=made, elsewhere="")
 
 
 @pytest.fixture(autouse=True)
