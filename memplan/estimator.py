@@ -319,7 +319,7 @@ class _Work:
         taken = unknown if made is None else run_time(made.context, made.work(filled))
         buffers = buffer_uses(model, memory.context, compute)
         mapped = maps_file(self.flags, placement, self.release)
-        loading = held_while_loading(self.model.tensors.tensors, self.flags, placement, mapped)
+        loading = held_while_loading(self.flags, placement, mapped)
         return replace(
             self._blank(),
             n_ctx=params.n_ctx,

@@ -6,11 +6,8 @@ ggml-vulkan-buffers.cpp (``ggml_vk_buffer_write_2d``, ``ggml_vk_ensure_sync_stag
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from memplan.llama.flags import Flags
 from memplan.llama.placement import Placement
-from memplan.llama.weights import ModelTensor
 from memplan.releases import Release
 
 REPACKED = "CPU_REPACK"
@@ -29,21 +26,20 @@ def maps_file(flags: Flags, placement: Placement, release: Release) -> bool:
     return flags.load_mode in ("auto", "mmap", "mmap+mlock")
 
 
-def held_while_loading(tensors: Iterable[ModelTensor], flags: Flags, placement: Placement, mapped: bool) -> int:
+def held_while_loading(flags: Flags, placement: Placement, mapped: bool) -> int:
     """Bytes that a copy of weights to GPUs holds in the host's memory: buffers to upload from, or a whole tensor."""
-    own = {d.buft: d for d in placement.devices}
     held = 0
-    for t in tensors:
-        device = own.get(placement.tensors[t.role])
-        if device is None or device.name.startswith("MTL"):
+    for device in placement.devices:
+        largest = placement.largest.get(device.buft, 0)
+        if not largest or device.name.startswith("MTL"):
             continue
         uploads = device.host_buft is not None and not device.remote
         if mapped:
             # Vulkan's copies go through a buffer that is as large as the tensor; other drivers read the pages
-            size = t.nbytes if device.name.startswith("Vulkan") and not device.integrated else 0
+            size = largest if device.name.startswith("Vulkan") and not device.integrated else 0
         elif uploads:
             size = _UPLOADS * (_DIRECT if flags.load_mode == "dio" else _MIB)
         else:
-            size = t.nbytes
+            size = largest
         held = max(held, size)
     return held

@@ -75,7 +75,8 @@ class Placement:
 
     ``devices``: the GPUs in use, in order.  ``layers``: the device of each block (``dev_layer``), MTP blocks too.
     ``output``: the device of the output layer (``dev_output``).  ``tensors``: the buffer type of each weight, by role.
-    ``model``: bytes of weights by buffer type name.  ``n_tensors``: how many are made.
+    ``model``: bytes of weights by buffer type name.  ``largest``: bytes of the largest weight in each buffer type.
+    ``n_tensors``: how many are made.
     ``n_gpu_layers``: layers wanted on GPUs, the output layer counted.
     ``pipeline_parallel``: whether the scheduler keeps copies of split inputs.
     """
@@ -86,6 +87,7 @@ class Placement:
     output: Device
     tensors: Mapping[str, BufferType]
     model: Mapping[str, int]
+    largest: Mapping[BufferType, int]
     n_tensors: int
     n_gpu_layers: int
     has_tensor_overrides: bool
@@ -202,6 +204,7 @@ def place(
         output=layers[-1],
         tensors={t.role: b for t, b in zip(tensors, placed, strict=True)},
         model=_model_bytes(created),
+        largest=_largest(created),
         n_tensors=len(created),
         n_gpu_layers=n_gpu_layers,
         has_tensor_overrides=bool(flags.overrides),
@@ -304,6 +307,13 @@ def _model_bytes(created: Sequence[tuple[ModelTensor, BufferType]]) -> dict[str,
     for buft, of_type in sizes.items():
         total[buft.name] = total.get(buft.name, 0) + buffer_bytes(buft, of_type)
     return total
+
+
+def _largest(created: Sequence[tuple[ModelTensor, BufferType]]) -> dict[BufferType, int]:
+    largest: dict[BufferType, int] = {}
+    for buft, t in {(buft, t.type, t.ne): (buft, t) for t, buft in created}.values():
+        largest[buft] = max(largest.get(buft, 0), t.nbytes)
+    return largest
 
 
 LAZY_SIZE = 4 << 30
