@@ -15,6 +15,7 @@ from memplan.ggml.sched import SchedAbortError
 from memplan.llama.context import Batch, Context, ContextParams
 
 if TYPE_CHECKING:
+    from memplan.ggml.plan.parts import Part
     from memplan.ggml.tensor import Tensor
 
 
@@ -95,8 +96,12 @@ def _of_parts(context: Context, batch: Batch, found: list[DeviceScratch]) -> boo
         schedule = context.quick.schedule(graph, layer_home, context.pins_nodes(batch), not context.offload_kqv)
     except (GGMLAssertError, NotImplementedError, SchedAbortError):
         return False
+    seen: set[tuple[Part, bytes]] = set()
     for at, (part, layer) in enumerate(zip(graph.parts, graph.layers, strict=True)):
         homes = schedule.homes_of(at)
+        if (part, homes) in seen:
+            continue  # the first layer of many that are alike is told
+        seen.add((part, homes))
         for home, backend in enumerate(backends):
             if backend.scratching is not None and home in homes:
                 for node, nbytes, cublas in part.scratch(backend):
