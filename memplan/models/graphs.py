@@ -38,7 +38,7 @@ class BufferMap(Protocol):
 LENT = frozenset({"token_embd.weight", "output.weight", "output.scale"})
 """Weights that a drafter takes from the model that it drafts for."""
 
-KEPT_SIZES = 8
+KEPT_SIZES = 32
 """Batches and contexts whose parts a model remembers."""
 
 KEPT_SECONDS = 64

@@ -9,9 +9,9 @@ time.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memplan.errors import BadHyperParameter
 from memplan.ggml.backend import UNLIMITED, BufferType
@@ -35,13 +35,29 @@ what it converts, and copies of K and V are no longer views of the same data. Te
 so a size."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Steps:
-    """A graph's allocation: what is done, with which slots; ``n_places``: how many places there may be."""
+    """A graph's allocation: what is done, with which slots; ``n_places``: how many places there may be.
 
-    steps: list[Step]
+    ``numbers``: those of all steps in a row, until they are asked for again: tuples are quicker to go through, but
+    thousands of them, perhaps never used again, are much to look after.
+    """
+
+    numbers: list[int]
     slots: list[Slot]
     n_places: int
+    _asked: bool = False
+    _steps: list[Step] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Step]:
+        """All steps, in order."""
+        steps: Iterator[Step] = zip(*[iter(self.numbers)] * 5)  # noqa: B905
+        if not self._asked:
+            self._asked = True
+            return steps
+        if self.numbers:
+            self._steps, self.numbers = list(steps), []
+        return iter(self._steps)
 
 
 class StepFinder:
@@ -66,7 +82,7 @@ class StepFinder:
         self.places = list(range(len(self.children)))
         self.slot_at: list[int] = []
         self.homes = list(schedule.homes)  # of what is placed: where it lies
-        self.steps: list[Step] = []
+        self.steps: list[int] = []
         self.slots: dict[Slot, int] = {}
         self.sources: list[int] = []  # of copies
         self.copies: dict[Kept, int] = {}
@@ -111,10 +127,10 @@ class StepFinder:
                         if home != computed_at[i]:
                             slot_at[i] = self._slot(i, home)
                         place = places[i] = places[p]
-                        steps.append((TAKE, place, home, slot_at[i], slot_at[p]))
+                        steps += (TAKE, place, home, slot_at[i], slot_at[p])
                         break
                 else:
-                    steps.append((ALLOC, i, homes[i], slot_at[i], 0))
+                    steps += (ALLOC, i, homes[i], slot_at[i], 0)
             for s in needs[i]:
                 n = children[s] - 1
                 children[s] = n
@@ -123,12 +139,12 @@ class StepFinder:
                     if b < 0:
                         if owned[s] and not kept[s]:
                             owned[s] = False
-                            steps.append((FREE, places[s], homes[s], slot_at[s], 0))
+                            steps += (FREE, places[s], homes[s], slot_at[s], 0)
                     else:
                         views[b] -= 1
                         if views[b] == 0 and children[b] == 0 and owned[b] and not kept[b]:
                             owned[b] = False
-                            steps.append((FREE, places[b], homes[b], slot_at[b], 0))
+                            steps += (FREE, places[b], homes[b], slot_at[b], 0)
             if i in keep:
                 release(keep[i])
 
@@ -146,13 +162,13 @@ class StepFinder:
                     s = b
                 if owned[s] and not self.kept[s]:
                     owned[s] = False
-                    self.steps.append((FREE, self.places[s], self.homes[s], self.slot_at[s], 0))
+                    self.steps += (FREE, self.places[s], self.homes[s], self.slot_at[s], 0)
 
     def _place(self, i: int, home: int) -> None:
         self.owned[i] = True
         self.homes[i] = home
         slot = self.slot_at[i] = self._slot(i, home)
-        self.steps.append((ALLOC, i, home, slot, 0))
+        self.steps += (ALLOC, i, home, slot, 0)
 
     # --- slots --------------------------------------------------------------------------------------------------------
 
@@ -252,7 +268,7 @@ def replay(
                 return [[high] for high in highest]
     tallocs = [DynTallocr(buft.max_size) for buft in bufts]
     places: list[Address] = [(-1, -1)] * steps.n_places
-    for kind, place, home, slot, before in steps.steps:
+    for kind, place, home, slot, before in steps:
         talloc = tallocs[home]
         if kind == ALLOC:
             places[place] = talloc.alloc(sizes[slot])
@@ -269,7 +285,7 @@ def _replay_whole(steps: Steps, sizes: list[int], n_backends: int) -> list[int]:
     spaces: list[tuple[list[int], list[int]]] = [([0], [UNLIMITED]) for _ in range(n_backends)]
     highest = [0] * n_backends
     offsets = [0] * steps.n_places
-    for kind, place, home, slot, before in steps.steps:
+    for kind, place, home, slot, before in steps:
         at, left = spaces[home]
         size = sizes[slot]
         if kind == ALLOC:
