@@ -124,6 +124,7 @@ class Scheduler:
         self.sched = sched
         self._cases: WeakKeyDictionary[Part, dict[tuple[Buffers, Pins], Case]] = WeakKeyDictionary()
         self._numbers: dict[tuple[PartStructure, Buffers, tuple[int, ...]], int] = {}
+        self._last: tuple[Schedule | None, Sequence[Buffers]] = None, ()
         self._known: dict[tuple[Structure, tuple[int, ...]], list[tuple[Asked, Schedule]]] = {}
 
     def schedule(self, graph: GraphParts, layer_home: Sequence[int], pin_nodes: bool, pin_host: bool) -> Schedule:
@@ -140,12 +141,19 @@ class Scheduler:
         passes = _Passes(self.sched, graph, structure, cases)
         # where a split made room, that counts for the graphs that follow as well
         if self.sched.room:
-            return passes.run()
+            passes.assign()
+            return passes.split()
         key = structure, tuple([case.number for case in cases])
         for asked, schedule in self._known.get(key, ()):
             if all(cases[at].answers(graph.parts[at], backend) == said for (at, backend), said in asked.items()):
                 return schedule
-        schedule = passes.run()
+        passes.assign()
+        last, located = self._last
+        if last is not None and passes.leads_to(last) and located == graph.buffers:
+            schedule = last  # a pin or a batch that changes nothing
+        else:
+            schedule = passes.split()
+            self._last = schedule if not self.sched.room else None, graph.buffers
         if passes.asked_all and not self.sched.room:
             make_room(self._known, 2 * kept_of(len(schedule.homes)))
             self._known.setdefault(key, []).append((passes.asked, schedule))
@@ -180,8 +188,12 @@ class _Passes:
         self.asked: Asked = {}
         self.asked_all = True
 
-    def run(self) -> Schedule:
-        """All passes but the first, which is done a part at a time."""
+    def leads_to(self, schedule: Schedule) -> bool:
+        """Whether the nodes are assigned as in a schedule."""
+        return self.structure is schedule.structure and array("b", self.homes).tobytes() == schedule.homes
+
+    def assign(self) -> None:
+        """All passes between the first, which is done a part at a time, and the last."""
         structure = self.structure
         self.buffers = structure.buffers(self.graph)
         self.homes = [self.cpu] * structure.n_inputs
@@ -198,7 +210,6 @@ class _Passes:
                 if self.homes[i] < 0:
                     self._choose(i)
         self._place_rest()
-        return self._split()
 
     def _answers(self, at: int, backend: int) -> Answers:
         said = self.asked.get((at, backend))
@@ -273,10 +284,10 @@ class _Passes:
                 return backend
         raise SchedAbortError("GGML_ASSERT(*cur_backend_id != -1) failed")
 
-    def _split(self) -> Schedule:
+    def split(self) -> Schedule:
         """Pass 5."""
         sched, structure, homes, computed = self.sched, self.structure, self.homes, self.structure.computed
-        far = [(i, j, s) for i, j, s in structure.reads if homes[i] != homes[s]]
+        far = [read for read in structure.reads if homes[read[0]] != homes[read[2]]]
         unread = {read for read in {(s, homes[i]) for i, _, s in far} if not self._readable(*read)}
         copies = tuple([copy for copy in far if (copy[2], homes[copy[0]]) in unread])
         weights = {s for s, _ in unread if self._is_weight(s)}
