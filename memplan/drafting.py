@@ -50,14 +50,6 @@ class Drafter:
         """The layers of the model that is served whose inputs it reads."""
         return self.model.arch.layer_inputs(self.model.hparams) if self.own else frozenset()
 
-    @property
-    def block(self) -> int:
-        """Tokens of a slot that are computed at once while it drafts."""
-        if not self.model.arch.injects:
-            return 1
-        anchored = self.flags.drafting == "draft-dspark" and getattr(self.model.hparams, "from_anchor", False)
-        return max(1, self.flags.n_draft + (not anchored))
-
 
 @dataclass(frozen=True, slots=True)
 class MadeDraft(Made):
@@ -70,19 +62,22 @@ class MadeDraft(Made):
 
         Then both draft: a token for each slot, or a block (``common_speculative_impl_draft_dflash::draft``).
         """
-        context, params = self.context, self.context.params
-        n_seqs, filled = params.n_seq_max, min(filled, params.n_ctx_seq)
-        others = min(filled * (n_seqs - 1), params.n_ctx - filled)
-        injects, n = self.drafter.model.arch.injects, n_seqs * self.drafter.block
-        drafts = Batch(n, n_seqs, n, filled, others)
+        context, params, model = self.context, self.context.params, self.drafter.model
+        filled = min(filled, params.n_ctx_seq)
+        if not filled:
+            return Work(())
+        each, injects = model.arch.drafted_at_once(model.hparams, self.drafter.flags), model.arch.injects
+        n_seqs = max(1, min(params.n_seq_max, params.n_ubatch // each))
+        others = min(filled * (params.n_seq_max - 1), params.n_ctx - filled)
+        drafts = Batch(n_seqs * each, n_seqs, n_seqs * each, filled, others)
         if not injects:
             return Work((*prompt_batches(params, filled), drafts))
         read = Batch(min(params.n_ubatch, filled), 1, 0, filled)
         homes = {backend.buft: i for i, backend in enumerate(context.devices.backends)}
         products = []
-        for t in self.drafter.model.tensors.tensors:
+        for t in model.tensors.tensors:
             home = homes.get(self.placement.tensors[t.role])
-            if home is not None and read.n_tokens and t.name.removeprefix(f"blk.{t.layer}.") in injects:
+            if home is not None and t.name.removeprefix(f"blk.{t.layer}.") in injects:
                 weight = new_tensor(t.type, *t.ne, name=t.name)
                 weight.buffer = Buffer(self.placement.tensors[t.role], weights=True)
                 name = "inp_target_features" if t.name == "fc.weight" else "inp_g_embeddings"

@@ -163,6 +163,10 @@ class Architecture(ABC, Generic[H]):
     injects: frozenset[str] = frozenset()
     """Of a block drafter: the weights that what it reads of a prompt is multiplied with, by name without layer."""
 
+    def drafted_at_once(self, hp: H, flags: Flags) -> int:
+        """Tokens of a slot that are computed at once while it drafts; ``flags``: the drafter's."""
+        return 1
+
     def layer_inputs(self, hp: H) -> frozenset[int]:
         """Of a block drafter: the target's layers whose inputs it reads (``target_layer_ids``)."""
         return frozenset()

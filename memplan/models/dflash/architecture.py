@@ -12,17 +12,23 @@ from memplan.models.base import Architecture
 from memplan.models.deepseek4.architecture import DeepSeek4
 from memplan.models.deepseek4.hparams import DeepSeek4HParams
 from memplan.models.dflash.graph import PlainGraph, StagesGraph
-from memplan.models.dflash.hparams import PlainHParams, StagesHParams, load_plain, load_stages
+from memplan.models.dflash.hparams import DraftHParams, PlainHParams, StagesHParams, load_plain, load_stages
 from memplan.models.dflash.switches import STAGES_SINCE
 from memplan.models.dflash.tensors import wanted_plain, wanted_stages
 
 if TYPE_CHECKING:
     from memplan.gguf.header import Header, TensorInfo
+    from memplan.llama.flags import Flags
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.llama.weights import Wanted
     from memplan.releases import Release
+
+
+def block(hp: DraftHParams, flags: Flags) -> int:
+    """Tokens of a block: those that are drafted, and but for DSpark the one before them."""
+    return max(1, flags.n_draft + (flags.drafting != "draft-dspark" or not hp.from_anchor))
 
 
 class Stages(DeepSeek4):
@@ -58,6 +64,11 @@ class Stages(DeepSeek4):
         """Values have a cache."""
         return False
 
+    def drafted_at_once(self, hp: DeepSeek4HParams, flags: Flags) -> int:
+        """A block."""
+        assert isinstance(hp, StagesHParams)  # what ``load_hparams`` made
+        return block(hp, flags)
+
     def layer_inputs(self, hp: DeepSeek4HParams) -> frozenset[int]:
         """``target_layer_ids``."""
         assert isinstance(hp, StagesHParams)  # what ``load_hparams`` made
@@ -92,6 +103,10 @@ class DFlash(Architecture[PlainHParams]):
     def memory(self, hp: PlainHParams, build: CacheBuilder, release: Release) -> Memory:
         """One cache, or two where some layers slide."""
         return iswa_memory(build) if hp.n_swa else kv_memory(build)
+
+    def drafted_at_once(self, hp: PlainHParams, flags: Flags) -> int:
+        """A block."""
+        return block(hp, flags)
 
     def layer_inputs(self, hp: PlainHParams) -> frozenset[int]:
         """``target_layer_ids``."""
