@@ -63,18 +63,16 @@ def catalogue(_: Mapping[str, Any]) -> dict[str, Any]:
         {
             "name": model.name,
             "about": model.about,
-            "architecture": model.arch,
             "default": model.default,
             "recipes": [{"name": name, "about": recipe.about} for name, recipe in model.recipes.items()],
         }
         for model in MODELS.values()
     ]
-    releases = [{"name": release.name, "changed": release.changed} for release in (*reversed(BUILDS), *FORKS)]
     return {
         "version": __version__,
         "models": models,
         **json.loads(known_object()),
-        "releases": releases,
+        "releases": [release.name for release in (*reversed(BUILDS), *FORKS)],
         "latest": LATEST.name,
         "cache_types": list(CACHE_TYPES),
     }
@@ -193,7 +191,7 @@ def chart(asked: Mapping[str, Any]) -> dict[str, Any]:
     drawn = make_chart(sweeper, sweeper.run(), "ctx", sweeper.question.flags.words())
     tops = [{"top": panel.top, "levels": panel.levels} for panel in drawn.panels]
     panels = [asdict(panel) | top for panel, top in zip(drawn.panels, tops, strict=True)]
-    return {**asdict(drawn), "panels": panels, "answer": drawn.in_short}
+    return {"panels": panels, "answer": drawn.in_short}
 
 
 def why(asked: Mapping[str, Any]) -> dict[str, Any]:

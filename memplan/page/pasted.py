@@ -6,9 +6,10 @@ import re
 import shlex
 from typing import Any, Final
 
+from memplan.backends.visible import UNIFIED, VARIABLES
 from memplan.errors import FlagError, shown
 from memplan.llama.command_line import read_line, read_text
-from memplan.llama.environment import environment_flags
+from memplan.llama.environment import UNMODELLED, environment_flags
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_values import whole
 from memplan.llama.flag_words import arity, normalized, split_words, unknown_flag, without_secrets
@@ -60,6 +61,9 @@ def read_pasted(text: str) -> dict[str, Any]:
             models.append(word)
     llama, app = (own[name][-1] if own[name] else None for name in ("--llama", "--app"))
     of_environment, notes = environment_flags(line.environment, find_release(llama or "latest")[0].build)
+    left = [name for name in (*VARIABLES.values(), UNIFIED) if name in line.environment]
+    notes += [f"{name} is left out: give the cards as llama.cpp sees them" for name in left]
+    notes += [f"{name} is not modelled" for name in UNMODELLED if name in line.environment]
     read = parse_flags([*of_environment, *flags], app or line.app or "server")
     if len(models) > 1 or (models and read.model):
         raise FlagError(f"more than one model: {' and '.join(map(shown, [*models, read.model][:2]))}; give only one")

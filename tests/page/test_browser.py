@@ -173,6 +173,7 @@ def test_what_fits_on_two_rtx_3090(opened: Opened, capsys: pytest.CaptureFixture
     largest = printed(capsys, "sweep", *line, "--max", "ctx")["found"][0]["value"]
     assert page.locator("#largest strong").inner_text() == f"{largest:,}"
     assert page.locator("#chart figure").count() == 2
+    assert "fits to " in page.locator("#chart").get_attribute("aria-label")
     assert "CUDA1  RTX 3090: fits to " in page.locator("#chart svg").last.get_attribute("aria-label")
     page.get_by_role("button", name="Use it").click()
     answered(page)

@@ -27,6 +27,7 @@ def test_a_llama_server_line_as_people_paste_it() -> None:
         (None, ["-ot", "exps=CPU"]),
         (None, ["--mlock"]),
     ]
+    assert found["notes"] == ["CUDA_VISIBLE_DEVICES is left out: give the cards as llama.cpp sees them"]
     assert found["left_out"] == ["--api-key"] and "secret" not in str(found)
     assert (found["gpus"], found["host_mib"], found["llama"]) == (None, None, None)
 

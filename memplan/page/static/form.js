@@ -212,7 +212,7 @@ export function offer(catalogue) {
   $("known-models").replaceChildren(...models.map((model) => new Option(model.about, model.name)));
   for (const id of ["cache-k", "cache-v"]) $(id).replaceChildren(...catalogue.cache_types.map((type) => new Option(type, type, type === "f16", type === "f16")));
   $("release").replaceChildren(
-    ...catalogue.releases.map(({ name }) => new Option(name === catalogue.latest ? `${name} (latest)` : name, name === catalogue.latest ? "" : name)),
+    ...catalogue.releases.map((name) => new Option(name === catalogue.latest ? `${name} (latest)` : name, name === catalogue.latest ? "" : name)),
   );
   $("release").value = "";
   $("version").textContent = catalogue.version;

@@ -164,6 +164,7 @@ function draw() {
 function drawChart() {
   const panels = shown.chart?.panels ?? [];
   const boxes = panels.map(() => document.createElement("figure"));
+  $("chart").ariaLabel = `Context against memory: ${shown.chart?.answer ?? "none"}`;
   $("chart").replaceChildren(...boxes); // how wide each is shows once all are there
   boxes.forEach((box, at) => box.append(panelPicture(panels[at], box.clientWidth, shown.estimate?.n_ctx ?? 0)));
 }
