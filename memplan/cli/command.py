@@ -259,9 +259,9 @@ class LlamaCommand(Command):
         environ = {**(os.environ if self.environment else {}), **words.line.environment}
         of_environment, notes = _environment_flags(environ, words.own.get("--llama", ["latest"])[-1])
         shared = {param.name: _plain(ctx.params.pop(param.name)) for param in self.shared}
-        flags, model = _with_preset([*of_environment, *words.flags], words.names[0] if words.names else "")
-        if model and "models" in shared:
-            shared["models"] = [model, *words.names[1:]]
+        flags, model = _with_preset(words.flags, words.names[0] if words.names else "", of_environment)
+        if words.names and "models" in shared:
+            shared["models"] = [*filter(None, [model]), *words.names[1:]]
         ctx.obj = Arguments(
             **shared,
             flags=tuple(flags),
@@ -295,13 +295,13 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _with_preset(flags: list[str], model: str) -> tuple[list[str], str]:
-    """The same where ``--models-preset`` is given, with what its section says. Raises FlagError."""
-    if not any(word.replace("_", "-").startswith("--models-preset") for word in flags):
-        return flags, model
+def _with_preset(flags: list[str], model: str, environment: list[str]) -> tuple[list[str], str]:
+    """All flags and the model, where ``--models-preset`` is given with what its section says. Raises FlagError."""
+    if not any(word.replace("_", "-").startswith("--models-preset") for word in (*environment, *flags)):
+        return [*environment, *flags], model
     from memplan.llama.preset_file import with_preset
 
-    return with_preset(flags, model)
+    return with_preset(flags, model, environment)
 
 
 def _environment_flags(variables: Mapping[str, str], llama: str) -> tuple[list[str], list[str]]:

@@ -18,7 +18,7 @@ from memplan.llama.environment import flag_of
 from memplan.llama.flag_fields import FIELDS, same_setting
 from memplan.llama.flag_table import ARITY
 from memplan.llama.flag_values import OFF, ON
-from memplan.llama.flag_words import normalized, split_words
+from memplan.llama.flag_words import normalized, split_words, without
 
 OPTION: Final = "--models-preset"
 
@@ -74,17 +74,18 @@ def read_presets(name: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def with_preset(flags: Sequence[str], model: str) -> tuple[list[str], str]:
+def with_preset(flags: Sequence[str], model: str, environment: Sequence[str] = ()) -> tuple[list[str], str]:
     """A router's flags with those of the preset that it would start for ``model``, and what then is the model.
 
     ``--models-preset FILE#SECTION`` names the section; else it is the one called ``model``, or the only one. Without
-    the option all stays as it is. Raises FlagError.
+    the option all stays as it is.  ``environment``: the flags that variables stand for, which the router's children
+    read too, before all others. Raises FlagError.
     """
-    given = [words for words in split_words(flags) if normalized(words[0]) != OPTION]
-    names = [words[1] for words in split_words(flags) if normalized(words[0]) == OPTION and len(words) == 2]
+    both = [*split_words(environment), *split_words(flags)]
+    names = [words[1] for words in both if normalized(words[0]) == OPTION and len(words) == 2]
     if not names:
-        return list(flags), model
-    if served := [words[0] for words in given if FIELDS.get(normalized(words[0]), ("",))[0] == "model"]:
+        return [*environment, *flags], model
+    if served := [words[0] for words in both if FIELDS.get(normalized(words[0]), ("",))[0] == "model"]:
         raise FlagError(f"{served[0]} and {OPTION}: llama-server then serves the one model and reads no preset")
     file, section = split_name(names[-1])
     presets = read_presets(file)
@@ -93,10 +94,10 @@ def with_preset(flags: Sequence[str], model: str) -> tuple[list[str], str]:
         del presets[_UNNAMED]
     chosen = _chosen(presets, section, model, names[-1])
     words = {**every, **_words(presets[chosen], chosen)}
-    for own in given:
-        words[_setting(own[0])] = own
+    words |= {_setting(own[0]): own for own in split_words(flags)}
     ordered = [word for setting in sorted(words) for word in words[setting]]
-    return ordered, "" if model.lower() == chosen.lower() else model
+    found = without([*environment, *ordered], [OPTION])
+    return list(found), "" if model.lower() == chosen.lower() else model
 
 
 def _chosen(presets: Mapping[str, object], section: str, model: str, name: str) -> str:

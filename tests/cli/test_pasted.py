@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,3 +53,10 @@ def test_files_beside_the_model_that_are_not_here(capsys: pytest.CaptureFixture[
     assert named["draft"]["buffers"] == found["draft"]["buffers"]
     # of a model that is here, a file beside it that is not is a mistake
     assert main(["estimate", "llama-server", "-m", MODEL, "-md", "/x/DSpark.gguf", "--gpu", "RTX 3090"]) == 2
+
+
+def test_a_section_that_names_its_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "p.ini").write_text("[a]\nmodel = llama-3.2-3b\nc = 4096\n[b]\nmodel = none.gguf\n")
+    plain = estimated(capsys, "llama-3.2-3b", "--gpu", "RTX 3090", "-c", "4096")
+    for words in (["A", "--models-preset", f"{tmp_path}/p.ini"], [f"{tmp_path}/p.ini#a"]):
+        assert estimated(capsys, *words, "--gpu", "RTX 3090")["devices"] == plain["devices"]

@@ -87,6 +87,13 @@ def test_the_section_is_the_model_that_is_asked_for(tmp_path: Path) -> None:
         words(tmp_path, text, model="m.gguf")
 
 
+def test_the_environment_comes_before_a_section_and_may_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "p.ini").write_text(SECOND)
+    variables = [OPTION, f"{tmp_path}/p.ini", "--parallel", "7", "--ctx-size", "512"]
+    found = parse_flags(with_preset(["-b", "64"], "", variables)[0])
+    assert (found.n_parallel, found.n_ctx, found.n_batch) == (2, 512, 64)
+
+
 def test_without_the_option_all_stays_as_it_is() -> None:
     assert with_preset(["-c", "1", "-c", "2"], "m") == (["-c", "1", "-c", "2"], "m")
 
