@@ -103,6 +103,8 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         asked = problem.with_words(*words)
         found = _make_plan(asked, search_for, in_full=True)
         estimates += found.estimates
+        if isinstance(found, NoPlan) and found.refused is not None and not words:
+            return found  # wherever it lies
         if isinstance(found, Plan):
             ms = drafting_ms(asked.question.with_words(*found.args), problem.bandwidths)
             tried.append((found.token_ms + ms, words, found))
@@ -158,8 +160,9 @@ def _make_plan(problem: Problem, search_for: Sequence[str], in_full: bool = Fals
         chosen += words
         estimates += count
     search = Search(problem, hints)
-    lost = search.estimate(()).draft_refused if flags.draft_devices is not None else None
-    if lost is not None:
+    lost = search.estimate(()).draft_refused if flags.drafting or flags.draft_model else None
+    by_place = ["too-many-split-inputs"] + (["override-to-unused-device"] if flags.draft_devices is None else [])
+    if lost is not None and lost.kind not in by_place:
         why = f"the context that drafts cannot be made ({lost.message})"
         return NoPlan(fixed, why, refused=lost, estimates=1, approximate=search.approximate)
     costs = search.costs()

@@ -54,6 +54,14 @@ def test_flags_that_leave_it_without_the_output_have_no_plan() -> None:
     assert found.refused is not None and "-devd" in found.refused.fix
 
 
+@pytest.mark.parametrize(("release", "line"), [("b10068", ["-md", "x"]), ("v0.5.0", ["--spec-type", "draft-mtp"])])
+def test_where_nothing_can_draft_nothing_is_searched(release: str, line: list[str]) -> None:
+    draft = DRAFTER if "-md" in line else None
+    found = plan(MODEL, [*LINE, *line], parse_gpus(["2*RTX 5090"]), draft=draft, release=release)
+    assert isinstance(found, NoPlan) and found.estimates < 10
+    assert found.refused is not None and "cannot be made" in found.why
+
+
 def test_larger_than_all_cards_it_is_kept_on_the_host() -> None:
     model = builtin_header("qwen3-8b")
     found = plan(model, ["-c", "4096"], parse_gpus(["RTX 4060:8188:7000"]), draft=builtin_header("qwen3-32b"))
