@@ -35,7 +35,9 @@ def find_command(name: str) -> Any:
 
     import typer
 
-    return typer.main.get_command(import_module(f"memplan.cli.{name}").app)
+    command: Any = typer.main.get_command(import_module(f"memplan.cli.{name}").app)
+    command.short_help = COMMANDS[name]
+    return command
 
 
 @cache

@@ -19,7 +19,7 @@ def models(ctx: Any, incomplete: str) -> list[str]:
 
     words = ctx.obj.names
     if words[-1:] == [":"]:  # bash parts words there
-        return [name.partition(":")[2] for name in builtin_names() if name.startswith(f"{words[-2]}:")]
+        return [name.partition(":")[2] for name in builtin_names() if name.startswith(f"{''.join(words[-2:-1])}:")]
     values = _flag_values(words[-1]) if words and words[-1] not in ctx.command.known().names else None
     if values is not None:
         return list(values)
@@ -100,7 +100,8 @@ def presets(ctx: Any, incomplete: str) -> list[str]:
 def parted_as_meant() -> None:
     """Mend bash's words, which it parts at colons and equals signs: nothing stands between an option and its value."""
     words = os.environ.get("COMP_WORDS", "").split("\n")
-    at = int(os.environ.get("COMP_CWORD") or 0)
+    number = os.environ.get("COMP_CWORD", "")
+    at = int(number) if number.isdecimal() else len(words) - 1
     kept = [word for word in words[: at + 1] if word != "="]
     if words[at : at + 1] in (["="], [":"]):
         kept.append("")

@@ -149,6 +149,7 @@ def test_words_as_bash_parts_them() -> None:
     assert completed(["memplan", "estimate", "deepseek-v4-flash", ":"]) == list(MODELS["deepseek-v4-flash"].recipes)
     assert completed(["memplan", "estimate", "deepseek-v4-flash-dspark", ":"]) == ["mxfp4"]
     assert completed(["memplan", "estimate", "m", ":"]) == []
+    assert completed(["memplan", "estimate", ":", "x"]) == []
     assert completed(["memplan", "estimate", "deepseek-v4-flash", ":", "mx"]) == ["mxfp4"]
     assert completed(["memplan", "estimate", "deepseek-v4-flash:mx"]) == ["deepseek-v4-flash:mxfp4"]
 
