@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from io import FileIO
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
@@ -90,7 +91,11 @@ def diagnose(
     with terminal.ProgressBar("explaining loads") as bar:
         diagnoses = diagnose_all(chosen(loads, every), given_beside, bar)
     with working("what would fit"):
-        diagnoses[-1] = with_placement(diagnoses[-1])
+        last, placed = diagnoses[-1], with_placement(diagnoses[-1])
+    diagnoses = [
+        replace(each, placement=placed.placement) if replace(each, load=last.load) == last else each
+        for each in diagnoses
+    ]
     if json:
         sys.stdout.write(render_diagnoses_json(diagnoses))
     else:
