@@ -189,8 +189,7 @@ def chart(asked: Mapping[str, Any]) -> dict[str, Any]:
     most = max(2 * LEAST_CONTEXT, model_of(question).hparams.n_ctx_train)
     sweeper = Sweeper(question, [make_axis("ctx", [f"{LEAST_CONTEXT}:{most}"])])
     drawn = make_chart(sweeper, sweeper.run(), "ctx", sweeper.question.flags.words())
-    tops = [{"top": panel.top, "levels": panel.levels} for panel in drawn.panels]
-    panels = [asdict(panel) | top for panel, top in zip(drawn.panels, tops, strict=True)]
+    panels = [{**asdict(panel), "top": panel.top} for panel in drawn.panels]
     return {"panels": panels, "answer": drawn.in_short}
 
 
