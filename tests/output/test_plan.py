@@ -6,6 +6,7 @@ import shlex
 import subprocess
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,34 @@ def test_a_script_runs_the_server_with_the_same_flags() -> None:
     assert words[:2] == ["-m", "my model.gguf"]
     assert parse_flags(words[2:]) == plan().estimate.flags
     assert "${MODEL:?" in output.plan_script(plan(), None)
+
+
+HOSTILE = [
+    "$(touch owned)", "`touch owned`", "a; touch owned", "a' touch owned '", 'a" touch owned "', "-h", "a\\b", "*", "~",
+    "a && touch owned", "$HOME", "a | touch owned", "> owned", "# a", "a = b", "[a]", "!!", "%s%n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_model_is_called_runs_nothing(name: str, tmp_path: Path) -> None:
+    made = plan()
+    script = output.plan_script(made, name).replace("exec llama-server", "printf '%s\\n'")
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.startswith(f"-m\n{name}\n")
+    assert not any(tmp_path.iterdir())
+    if re.search("[;#]", name):  # where a comment starts
+        with pytest.raises(FlagError, match="a preset cannot hold"):
+            output.plan_ini(made, name, name)
+    else:
+        usual = output.plan_ini(made, "/models/flash.gguf", "/models/flash.gguf")
+        assert keys(output.plan_ini(made, name, name)) == {**keys(usual), "model": name}
+
+
+@pytest.mark.parametrize("name", ["a\ntouch owned", "a\r[b]", "\u202ea", "a\x1b[2Jb"])
+def test_what_cannot_be_pasted_is_refused(name: str) -> None:
+    for write in (lambda: output.plan_script(plan(), name), lambda: output.plan_ini(plan(), name, name)):
+        with pytest.raises(FlagError, match="control characters"):
+            write()
 
 
 def keys(text: str) -> dict[str, str]:
