@@ -147,7 +147,8 @@ def common(k: Keys, release: Release, nextn_since: int = 0) -> dict[str, Any]:
     k.check(nextn < n_all, f"nextn_predict_layers is {nextn} of {n_all} blocks; at least one must be left to run")
 
     n_expert = k.u32("expert_count", 0)
-    used = k.u32_a_layer("expert_used_count", n_all, 0)
+    by_layer = release.experts_used_by_layer
+    used = k.u32_a_layer("expert_used_count", n_all, 0) if by_layer else (k.u32("expert_used_count", 0),) * n_all
     groups = k.u32("expert_group_count", 0)
     group_used = k.u32("expert_group_used_count", 0)
     most = MAX_EXPERTS if release.build >= _MORE_EXPERTS_SINCE else MAX_EXPERTS // 2

@@ -54,6 +54,7 @@ ERRORS: list[tuple[str, dict[str, Any], dict[str, str], str, str]] = [
         "f64, and llama.cpp takes f32",
     ),
     ("gemma-3-12b", {"attention__sliding_window": 2**32 - 1}, {}, "v0.5.0", "4294967295 is more than 2147483647"),
+    ("glm-4.5-air", {"expert_used_count": (8,) * 47}, {}, "b9842", "expert_used_count: expected an unsigned 32-bit"),
     ("deepseek-v3.2", {"expert_gating_func": 0}, {}, "v0.5.0", "expert_gating_func is 0"),
 ]
 
@@ -94,6 +95,12 @@ def test_weights_that_may_be_missing_and_are_used() -> None:
     assert without("indexer.k_norm.bias").refused is None
     refused = without("indexer.proj.weight").refused
     assert refused is not None and refused.message.startswith("Segmentation fault (the file has no blk.0.indexer.proj")
+
+
+def test_heads_of_no_elements() -> None:
+    flags = memplan.parse_flags(["-c", "4096", "-np", "1", "-ctk", "q8_0"])
+    refused = memplan.estimate(changed("phi-4", attention__head_count=0), flags, RIG).refused
+    assert refused is not None and refused.message == "GGML_ASSERT(ggml_can_mul_mat(a, b)) failed"
 
 
 def test_a_header_stays_as_it_was_read() -> None:

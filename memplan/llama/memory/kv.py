@@ -132,7 +132,7 @@ def _rotation(type: GGMLType, heads: set[int], first: int, *, largest: bool) -> 
     if len(heads) != 1 or not type.is_quantized or first % 64:
         return 0
     n = 64
-    while largest and max(heads) % (2 * n) == 0:
+    while largest and n < max(heads) and max(heads) % (2 * n) == 0:
         n *= 2
     return n
 
