@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
+from memplan.estimator import answer
+from memplan.ggml.plan.structure import structure_of
+from memplan.llama.flags import parse_flags
+from memplan.llama.run_time import prompt_batches
 from memplan.models.builtin import builtin_header
+from memplan.question import Question
 from memplan.releases import FORKS, RELEASES
+from memplan.rig import parse_gpus
 from scripts import compare_graph
 from scripts.compare_graph import BLOCK, build, differing, digest, golden_nodes, own_nodes
+from tests.models.test_golden import header
 
 pytestmark = pytest.mark.slow
 
@@ -132,3 +139,20 @@ def test_a_graph_without_a_gpu_has_no_copies_and_is_the_same(tmp_path: Path) -> 
         file.write_text("".join(json.dumps(t) + "\n" for t in tensors))
         nodes.append(golden_nodes(file))
     assert nodes[0] == nodes[1]
+
+
+@pytest.mark.parametrize(
+    "model", ["deepseek-v4-flash", "gemma4-26b-a4b", "glm45-air", "kimi-linear-48b", "llama4-scout", "minimax-m3"]
+)
+def test_halves_that_layers_and_batches_share_are_what_each_would_have(model: str) -> None:
+    of = builtin_header(model) if model.startswith("deepseek-v4") else header(model)
+    for words in ("-c 8192 -np 1", "-c 16384 -np 4", "-c 16384 -np 4 -kvu -ub 256", "-c 8192 -np 1 -fa off"):
+        made = answer(Question.of(of, parse_flags(words.split()), parse_gpus(["2*RTX 3090"]), "latest")).made
+        assert made is not None
+        context = made.context
+        for batch in (context.params.prompt_batch, *prompt_batches(context.params, 1000)):
+            parts = context.graphs.in_parts(batch, context.fused)
+            structure = structure_of(parts)
+            nodes = [parts.parts[at].nodes[r] for at, r in map(structure.where.__getitem__, structure.order)]
+            whole = context.graphs.whole(batch, context.fused).graph.nodes
+            assert [(t.op, t.type, t.ne, t.nb) for t in nodes] == [(t.op, t.type, t.ne, t.nb) for t in whole]
