@@ -248,7 +248,7 @@ def diagnosis() -> Schema:
         failed=maybe(failed),
         cause=entry("why", kind=text("a stable name"), text=text("a sentence"), mend=maybe(text("what to do"))),
         placement=maybe(
-            many(text("a flag or a value"), "all flags, with a placement that fits; of the last load alone")
+            many(text("a flag or a value"), "all flags, with a placement that fits; of loads like the last")
         ),
         mends=many(
             entry(
