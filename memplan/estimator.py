@@ -6,7 +6,6 @@ context's reservations.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -26,7 +25,7 @@ from memplan.llama.context import AS_RELEASED, ContextParams, GivenOut, Paths, R
 from memplan.llama.flags import Flags, check_devices
 from memplan.llama.host_memory import REPACKED, held_while_loading, maps_file
 from memplan.llama.memory.base import Memory
-from memplan.llama.memory.kv import CELL_PADDING, CacheBuilder
+from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.override_use import WeightUse, weight_use
 from memplan.llama.placement import Placement, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, Refusal
@@ -365,25 +364,6 @@ class _Work:
             unified=self.rig.unified,
             without_ops=self.question.without_ops,
         )
-
-
-def short_at(found: Answer) -> int | None:
-    """Tokens a slot from which a GPU has too little left for what kernels take; None where that never comes.
-
-    Found in steps of 256, by which caches grow.
-    """
-    if found.made is None or not found.estimate.starts or found.estimate.fits:
-        return None
-    contexts = [made for made in (found.made, found.draft) if made is not None]
-
-    def fits(steps: int) -> bool:
-        taken = [run_time(made.context, made.work(steps * CELL_PADDING)) for made in contexts]
-        uses = [replace(d, run_time=sum(t.get(d.name) or 0 for t in taken)) for d in found.estimate.devices]
-        return replace(found.estimate, devices=tuple(uses)).fits
-
-    with gc_paused():
-        most = -(-found.estimate.filled // CELL_PADDING)
-        return min(found.estimate.filled, (bisect_left(range(most), True, key=lambda n: not fits(n))) * CELL_PADDING)
 
 
 def mapped_model(placement: Placement, model: Model) -> dict[str, int]:

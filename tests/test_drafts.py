@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from memplan.cli.estimate import estimate_of
 from memplan.errors import ModelError
 from memplan.estimator import answer, estimate
+from memplan.full_estimate import full_estimate
 from memplan.gguf.header import Header, parse_header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
@@ -278,7 +278,7 @@ def test_layers_that_go_elsewhere_once_memory_is_taken_are_said() -> None:
     then = answer(question.with_(loaded=True))
     assert not then.elsewhere and then.estimate.exact
     assert [d.draft for d in then.estimate.devices] != [d.draft for d in found.estimate.devices]
-    assert estimate_of(question).notes[-1] == elsewhere_note(then.estimate)
+    assert full_estimate(question).notes[-1] == elsewhere_note(then.estimate)
     assert answer(asked(DSPARK)).estimate.exact
 
 

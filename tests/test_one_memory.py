@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from memplan.estimator import answer, estimate, short_at
+from memplan.estimator import answer, estimate
+from memplan.full_estimate import short_at
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.output.words import verdict_line

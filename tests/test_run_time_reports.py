@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.estimator import answer, short_at
+from memplan.estimator import answer
 from memplan.explaining.run_time import explain_run_time
+from memplan.full_estimate import short_at
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.question import KERNELS, Question

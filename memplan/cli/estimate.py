@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -72,7 +71,10 @@ def estimate(ctx: typer.Context, json: Json = False, check: Annotated[bool, type
     --check: Exit with 1 when it does not fit, or llama.cpp refuses.
     """
     question = read_question(ctx.obj)
-    result = estimate_of(question)
+
+    from memplan.full_estimate import full_estimate
+
+    result = full_estimate(question)
     if json:
         from memplan.output.json import render_json
 
@@ -82,27 +84,6 @@ def estimate(ctx: typer.Context, json: Json = False, check: Annotated[bool, type
         if not (result.fits or result.refused or result.draft_refused):
             sys.stdout.write(advice(question, result))
     return DOES_NOT_FIT if check and not result.fits else 0
-
-
-def estimate_of(question: Question) -> Estimate:
-    """The estimate, with what it changes that GPUs are made to refuse ops. Raises MemplanError."""
-    from memplan.estimator import answer, short_at
-
-    found = answer(question)
-    result = found.estimate
-    if result.starts and not result.fits:
-        result = replace(result, short_at=short_at(found))
-    if found.elsewhere:
-        from memplan.notes import elsewhere_note
-
-        note = elsewhere_note(answer(question.with_(loaded=True)).estimate)
-        result = replace(result, notes=(*result.notes, note))
-    if question.without_ops and question.rig.gpus and result.refused is None:
-        from memplan.notes import ops_note
-
-        note = ops_note(result, answer(question.with_(without_ops=())).estimate)
-        result = replace(result, notes=(*result.notes, note)) if note else result
-    return result
 
 
 def advice(question: Question, result: Estimate) -> str:

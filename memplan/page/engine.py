@@ -107,16 +107,13 @@ def _question(asked: Mapping[str, Any]) -> Question:
 
 def estimate(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What llama.cpp allocates, or why it does not start; with the lines that the command prints below its table."""
-    from memplan.estimator import answer, short_at
+    from memplan.full_estimate import full_estimate
     from memplan.output.json import estimate_object
     from memplan.output.table import notes, verdict
     from memplan.output.words import model_line, settings_line
 
     question = _question(asked)
-    found = answer(question)
-    result = found.estimate
-    if result.starts and not result.fits:
-        result = replace(result, short_at=short_at(found))
+    result = full_estimate(question)
     return {
         **estimate_object(result),
         "shape": _shape(question.header),

@@ -25,7 +25,7 @@ class Engine:
             raise self.error
         made = made_up(question.flags, question.rig, self.buffers)
         made = replace(made, notes=question.notes, approximate="; ".join(question.inexact))
-        return SimpleNamespace(estimate=made, elsewhere="")
+        return SimpleNamespace(estimate=made, made=None, elsewhere="")
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Replaces the real engine for one test."""
     fake = Engine()
     monkeypatch.setattr("memplan.estimator.answer", fake.answer)
+    monkeypatch.setattr("memplan.full_estimate.answer", fake.answer)
     monkeypatch.setattr("memplan.sweeping.sweep.answer", fake.answer)
     monkeypatch.setattr("memplan.cli.estimate.advice", lambda question, result: "")
     return fake

@@ -49,6 +49,16 @@ def test_an_estimate_is_the_command_s(capsys: pytest.CaptureFixture[str]) -> Non
     }  # fmt: skip
 
 
+def test_the_command_s_notes_on_a_drafter_are_the_page_s(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask("estimate", {**FLASH, "more": "-ncmoe 20 -md deepseek-v4-flash-dspark"})
+    expected = printed(
+        capsys, "estimate", "deepseek-v4-flash", *RIG, "-c", "65536", "-np", "1", "-ncmoe", "20",
+        "-md", "deepseek-v4-flash-dspark", "--json",
+    )  # fmt: skip
+    assert any("give -ts, or -devd" in note for note in expected["notes"])
+    assert found["notes"] == expected["notes"]
+
+
 def test_the_largest_context_is_the_command_s(capsys: pytest.CaptureFixture[str]) -> None:
     found = ask("largest", SMALL)
     sweep = printed(capsys, "sweep", "llama-3.2-3b", "--gpu", "RTX 3060", "-np", "1", "--max", "ctx", "--json")
