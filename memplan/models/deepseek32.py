@@ -17,6 +17,8 @@ from memplan.llama.context import LIGHTNING_INDEXER
 from memplan.llama.graph.base import NEOX, Crossing
 from memplan.llama.graph.indexer import SparseIndexer
 from memplan.llama.memory.base import Memory
+from memplan.llama.memory.kv import rotation_rows
+from memplan.llama.refusals import Refusal, died
 from memplan.llama.weights import Wanted, nextn, tied_output
 from memplan.models.base import Architecture, Cuts, ModelGraph
 from memplan.models.deepseek2 import (
@@ -216,16 +218,17 @@ class DeepSeek32(Architecture[SparseHParams]):
 
     def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:
         """Latent keys, and the indexer's keys where it chooses (``llama_kv_cache_dsa``)."""
-        size, layers = (
-            hp.indexer_head_size,
-            range(hp.n_layer if release.build >= self.drops_mtp_since else hp.n_layer_all),
-        )
+        size = hp.indexer_head_size
+        layers = range(hp.n_layer if release.build >= self.drops_mtp_since else hp.n_layer_all)
         choosing = [il for il in layers if hp.indexer_full[il] or release.build < CHOOSING_SINCE]
         lid = build.kv(choosing, name="lid", values=False, head=size)
-        rot = 64
-        while size % (2 * rot) == 0:
-            rot *= 2
-        return Memory({"mla": build.kv(layers, values=False), "lid": replace(lid, k_rot=rot)})
+        return Memory({"mla": build.kv(layers, values=False), "lid": replace(lid, k_rot=rotation_rows(size))})
+
+    def check_graph(self, hp: SparseHParams, memory: Memory, release: Release) -> Refusal | None:
+        """An indexer whose heads are smaller than what of them is turned, since the two are no longer cut apart."""
+        if release.rope_at_offset and "lid" in memory.caches and hp.n_rot() > hp.indexer_head_size:
+            return died("hparams.n_rot() <= n_embd_indexer_head")
+        return super().check_graph(hp, memory, release)
 
     def fused(self, release: Release, paths: Paths) -> Fused:
         """The indexer, where the release has an op for it, if not ruled out."""

@@ -32,6 +32,8 @@ ABORTS: list[tuple[str, dict[str, Any], str]] = [
     ("minimax-m3", {"attention__value_length": 64}, "n_embd_head == hparams.n_embd_head_k()"),
     ("nemotron-3-nano-30b-a3b", {"attention__value_length": 64}, "n_embd_head == hparams.n_embd_head_k()"),
     ("qwen3.6-27b", {"ssm__group_count": 9}, "H_v % H_k == 0"),
+    ("deepseek-v3.2", {"attention__indexer__key_length": 0}, "hparams.n_rot() <= n_embd_indexer_head"),
+    ("glm-5.2", {"attention__indexer__key_length": 32}, "hparams.n_rot() <= n_embd_indexer_head"),
 ]
 
 

@@ -88,7 +88,7 @@ class CacheBuilder:
         *,
         name: str = "",
         values: bool = True,
-        head: int = 0,
+        head: int | None = None,
         reuse: Mapping[int, int] | None = None,
     ) -> KVCache:
         """A cache for these layers; ``size``: cells, the whole context by default; ``values``: False with MLA.
@@ -101,16 +101,18 @@ class CacheBuilder:
         tensors = []
         own = list(layers)
         for il in own:
-            n_k, n_v = head or hp.n_embd_k_gqa(il), hp.n_embd_head_v(il) if head else hp.n_embd_v_gqa(il)
+            n_k, n_v = hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
+            if head is not None:
+                n_k, n_v = head, hp.n_embd_head_v(il)
             tensors.append(self.tensor(f"cache_k{suffix}", self.type_k, (n_k, size, n_stream, 1), il))
             if values:
-                n_v = hp.n_embd_v_gqa_max if self.v_trans and not head else n_v
+                n_v = hp.n_embd_v_gqa_max if self.v_trans and head is None else n_v
                 tensors.append(self.tensor(f"cache_v{suffix}", self.type_v, (n_v, size, n_stream, 1), il))
-        k_heads = {head} if head else {hp.n_embd_head_k(il) for il in own}
+        k_heads = {hp.n_embd_head_k(il) for il in own} if head is None else {head}
         v_heads = {hp.n_embd_head_v(il) for il in own}
         return KVCache(
             name, size, n_stream, self.v_trans,
-            _rotation(self.type_k, k_heads, head or hp.n_embd_head_k(0), largest=True),
+            _rotation(self.type_k, k_heads, hp.n_embd_head_k(0) if head is None else head, largest=True),
             _rotation(self.type_v, v_heads if values else set(), hp.n_embd_head_v(0), largest=False),
             tuple(tensors), reuse or {},
         )  # fmt: skip
@@ -124,17 +126,22 @@ def window_cells(n_swa: int, build: CacheBuilder, n_seqs: int = 1) -> int:
     return pad_cells(min(params.n_ctx_seq, n_swa * n_seqs + params.n_ubatch))
 
 
+def rotation_rows(head: int) -> int:
+    """Rows of the matrix that turns keys of ``head`` elements: the largest power of two that divides them, or 64."""
+    n = 64
+    while n < head and head % (2 * n) == 0:
+        n *= 2
+    return n
+
+
 def _rotation(type: GGMLType, heads: set[int], first: int, *, largest: bool) -> int:
     """Rows of the matrix that turns a quantised cache's heads, where they are of one size; 0 for none.
 
-    Keys take the largest power of two that divides a head, values 64.
+    Values are turned by 64.
     """
-    if len(heads) != 1 or not type.is_quantized or first % 64:
+    if len(heads) != 1 or not type.is_quantized or first % 64 or 0 in heads:
         return 0
-    n = 64
-    while largest and n < max(heads) and max(heads) % (2 * n) == 0:
-        n *= 2
-    return n
+    return rotation_rows(max(heads)) if largest else 64
 
 
 def kv_memory(build: CacheBuilder, layers: Iterable[int] | None = None) -> Memory:

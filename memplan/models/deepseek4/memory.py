@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan.gguf.types import F32
 from memplan.llama.memory.base import Cache, CacheTensor, Memory
-from memplan.llama.memory.kv import KVCache, pad_cells, window_cells
+from memplan.llama.memory.kv import KVCache, pad_cells, rotation_rows, window_cells
 from memplan.models.deepseek4.hparams import CSA_RATIO, HCA_RATIO, DeepSeek4HParams
 from memplan.models.deepseek4.switches import switches
 
@@ -100,7 +100,7 @@ def create_memory(hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -
         full = lid if name == "lid" else hp.n_embd_head_k_full
         own = lid if name == "lid" else head
         rotated = bool(tensors) and build.type_k.is_quantized and own % 64 == 0
-        k_rot = _largest_rotation(own) if rotated or full == lid else 0
+        k_rot = rotation_rows(own) if rotated or full == lid else 0
         return KVCache(name, size, n_stream, False, k_rot, 0, tensors)
 
     def state(name: str, layers: Iterable[int], ratio: int, rows: int, width: int) -> CompState:
@@ -125,10 +125,3 @@ def create_memory(hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -
         "lid_state": state("lid", csa, CSA_RATIO, 2 * CSA_RATIO, 2 * lid),
     }
     return DeepSeek4Memory(caches, build.params.kv_unified)
-
-
-def _largest_rotation(head: int) -> int:
-    n = 64
-    while head and head % (2 * n) == 0:
-        n *= 2
-    return n
