@@ -125,7 +125,8 @@ def main(wanted: list[str]) -> None:
     os.chdir(IMAGES)
     for name, words in pictures().items():
         if not wanted or name.removesuffix(".png") in wanted:
-            printed(words)
+            # as it is in place of what an older memplan drew
+            printed([*words, "--force"])
             print(name)
     if not wanted or "page" in wanted:
         photograph()

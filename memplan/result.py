@@ -78,6 +78,11 @@ class DeviceUse:
         """Free bytes once slots hold what they shall; below 0 when it does not fit."""
         return self.free - self.used
 
+    @property
+    def spare(self) -> int:
+        """Bytes left beyond the reserve, which a GPU in use has to keep; below 0 when there are not."""
+        return self.left - (self.reserve if self.used else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
@@ -238,7 +243,12 @@ class Estimate:
     @property
     def tight(self) -> tuple[DeviceUse, ...]:
         """The GPUs in use that have less left than their reserve."""
-        return tuple(device for device in self.devices if device.used and device.left < device.reserve)
+        return tuple(device for device in self.devices if device.spare < 0)
+
+    @property
+    def fits_with_reserve(self) -> bool:
+        """Whether it fits, and leaves every GPU in use its reserve."""
+        return self.fits and not self.tight
 
     @property
     def host_lacks(self) -> int:

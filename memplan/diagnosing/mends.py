@@ -82,7 +82,7 @@ class _Finder:
     def mend(self, variant: Variant) -> Mend | None:
         """A variant as a mend; None when it does not bring what is needed."""
         tried = self.attempt(variant)
-        if tried is None or not tried.fits or tried.tight:
+        if tried is None or not tried.fits_with_reserve:
             return None
         less = used(self.estimate, self.need.where) - used(tried, self.need.where) if self.need.less else 0
         if less < self.need.less:

@@ -15,7 +15,7 @@ from memplan.llama.memory.kv import CELL_PADDING
 from memplan.output import chart_words as words
 from memplan.output.chart_words import gib
 from memplan.output.table import BESIDE, PARTS
-from memplan.output.words import card_name, printable, tokens_label
+from memplan.output.words import card_name, mib, printable, tokens_label
 from memplan.result import DeviceUse, Estimate, HostUse
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.crossing import HOST, Crossing, crossing
@@ -50,7 +50,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Memory that is free on the device, as a level: for one line, or for all when ``line`` is None."""
+    """What may be filled, as a level: what is free on the device, less its reserve.
+
+    ``line``: the one that it holds for; None for all.
+    """
 
     bytes: int
     label: str
@@ -113,8 +116,8 @@ class Chart:
     """A whole picture.
 
     ``title`` asks the question, ``subtitle`` holds every setting.  ``xs``: what was asked for along the bottom.
-    ``verdicts``: for each line how far it fits on all devices; ``answers``: the same as a sentence, with what is
-    short beyond.  ``notes``: what else to know.
+    ``verdicts``: for each line how far it fits on all devices, which leaves them their reserves; ``answers``: the same
+    as a sentence, with what is short beyond.  ``notes``: what else to know.
     """
 
     title: str
@@ -239,17 +242,17 @@ class _Maker:
         if not ends or len({end.rising for end in ends}) > 1:
             return None
         end = min(ends, key=lambda end: end.x) if ends[0].rising else max(ends, key=lambda end: end.x)
-        return end if self.ask(key, end.x).fits else None
+        return end if self.ask(key, end.x).fits_with_reserve else None
 
     def verdict(self, key: tuple[Value, ...]) -> str:
         """How far one line fits, on all devices."""
         asked = self.asked(key).values()
-        if all(e.fits for e in asked):
+        if all(e.fits_with_reserve for e in asked):
             return words.THROUGHOUT
         if all(e.refused for e in asked):
             return words.REFUSED
-        if not any(e.fits for e in asked):
-            return words.NOWHERE
+        if not any(e.fits_with_reserve for e in asked):
+            return words.TIGHT if any(e.fits for e in asked) else words.NOWHERE
         end = self.end(key)
         return words.IN_PART if end is None else end.words
 
@@ -264,28 +267,32 @@ class _Maker:
         if verdict == words.REFUSED:
             refused = next(e.refused for e in asked.values() if e.refused)
             return printable(f"llama.cpp does not start: {refused.message}")
-        if verdict == words.NOWHERE:
+        if verdict in (words.TIGHT, words.NOWHERE):
             # what lacks least says how far off it is
             x, least = max(asked.items(), key=lambda item: (item[1].refused is None, self._room_left(item[1])))
             what = "any context" if self.axis.is_context else f"any {words.axis_label(self.axis)}"
-            return f"does not fit with {what} asked for: at best, with {self._value(x)}, {words.shortage(least)}"
+            how = "does not fit" if verdict == words.NOWHERE else "is tight"
+            return f"{how} with {what} asked for: at best, with {self._value(x)}, {words.shortage(least)}"
         end = self.end(key)
         if end is None:
-            fitting = sum(e.fits for e in asked.values())
+            fitting = sum(e.fits_with_reserve for e in asked.values())
             return f"fits at {fitting} of the {len(asked)} values"
         along = list(self.sweeper.along(self.at, key))
         at = along.index(end.x)
         beyond = along[at + 1] if end.rising else along[at - 1]
-        names = " and ".join(d.name for d in self.ask(key, beyond).short) or "the host"
+        unfit = self.ask(key, beyond)
+        names = " and ".join(d.name for d in unfit.short) or "the host"
         verb = "are" if " and " in names else "is"
         said = f"{names} {verb} short from {beyond:,} on" if end.rising else f"{names} {verb} short up to {beyond:,}"
+        if unfit.fits:
+            said = f"with {beyond:,}, {words.shortage(unfit)}"
         return f"fits {'to' if end.rising else 'from'} {self._value(end.x)} ({said})"
 
     def _value(self, x: int) -> str:
         return f"{x:,} tokens" if self.axis.is_context else f"{words.axis_label(self.axis)} {x:,}"
 
     def _room_left(self, estimate: Estimate) -> int:
-        lefts = [device.left for device in estimate.devices]
+        lefts = [device.spare for device in estimate.devices]
         return min([*lefts, *([] if estimate.host.left is None else [estimate.host.left])], default=0)
 
     def _least_left(self, device: str) -> int:
@@ -327,16 +334,19 @@ class _Maker:
     def _left(self, device: str) -> str:
         """What is left on the device with the largest value, or how much it is short; how far short it always is."""
         places = []
+        tight = False
         for x in self.xs:
             free, use = _room(self.ask(self.keys[0], x), device)
             if free is not None and use is not None:
                 places.append((x, free - use.used))
+                tight = isinstance(use, DeviceUse) and use.left >= 0 > use.spare
         if not places or (places[-1][0] != self.xs[-1] and places[-1][1] >= 0):
             return ""
         (first, least), (last, most) = places[0], places[-1]
         if all(left < 0 for _, left in places) and least != most:
             return f"short throughout: {gib(-least)} at {self._tick(first)}, {gib(-most)} at {self._tick(last)}"
-        return f"{gib(abs(most))} {'left' if most >= 0 else 'short'} at {self._tick(last)}"
+        left = f"{gib(abs(most))} {'left' if most >= 0 else 'short'} at {self._tick(last)}"
+        return f"{left}, less than the reserve" if tight else left
 
     def _tick(self, x: int) -> str:
         return tokens_label(x) if self.axis.is_context else f"{x:,}"
@@ -347,7 +357,8 @@ class _Maker:
                 return [Capacity(e.host.total, f"{gib(e.host.total)} of memory", line)]
             for d in e.devices:
                 if d.name == device:
-                    return [Capacity(d.free, f"{gib(d.free)} free", line)]
+                    less = f" less {mib(d.reserve)} MiB reserve" if d.reserve else ""
+                    return [Capacity(d.free - d.reserve, f"{gib(d.free)} free{less}", line)]
         return []
 
     def _label(self, key: tuple[Value, ...]) -> str:

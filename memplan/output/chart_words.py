@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from memplan.llama.flag_fields import same_setting
-from memplan.output.words import card_name, host_notes, none_short, outside_notes, printable
+from memplan.output.words import MIB, card_name, host_notes, mib, none_short, outside_notes, printable
 from memplan.result import Estimate
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.effective import is_unfused, remarks
@@ -18,6 +18,7 @@ DOT = "  \N{MIDDLE DOT}  "
 
 THROUGHOUT = "fits throughout"
 IN_PART = "fits at some values"
+TIGHT = "is tight at best"
 NOWHERE = "does not fit"
 REFUSED = "does not start"
 """Verdicts on a line that ends nowhere."""
@@ -100,8 +101,11 @@ def notes_of(sweep: Sweep, axis: Axis) -> list[str]:
 
 
 def shortage(estimate: Estimate) -> str:
-    """Where memory is short and by how much, in GiB."""
+    """Where memory is short and by how much, in GiB; or which GPU keeps less than its reserve."""
     short = estimate.shortages
+    if estimate.fits and estimate.tight:
+        least = min(estimate.tight, key=lambda device: device.spare)
+        return f"{least.name} has {least.left // MIB:,} MiB left, less than its reserve of {mib(least.reserve)}"
     if not short:
         return none_short(estimate)
     more = f", and {len(short) - 2} more" if len(short) > 2 else ""
@@ -120,7 +124,13 @@ def in_short(labels: Sequence[str], verdicts: Sequence[str], answers: Sequence[s
         ends = [int(verdict.removeprefix(start).replace(",", "")) for verdict in verdicts if verdict.startswith(start)]
         between = f"{min(ends):,}" if len(set(ends)) == 1 else f"{min(ends):,} ... {max(ends):,}" if ends else ""
         said += [f"{len(ends)} {verb} {between}"] * bool(ends)
-    verbs = {THROUGHOUT: "fit throughout", IN_PART: "fit at some", NOWHERE: "do not fit", REFUSED: "do not start"}
+    verbs = {
+        THROUGHOUT: "fit throughout",
+        IN_PART: "fit at some",
+        TIGHT: "are tight at best",
+        NOWHERE: "do not fit",
+        REFUSED: "do not start",
+    }
     said += [f"{verdicts.count(verdict)} {verb}" for verdict, verb in verbs.items() if verdict in verdicts]
     return f"of {len(answers)} lines {', '.join(said)}"
 

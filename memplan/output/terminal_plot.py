@@ -235,7 +235,7 @@ def _key(chart: Chart, width: int, unicode: bool) -> Iterator[Text]:
         said += [f"{_sign('last', unicode)} the last that fits"] * any(mark.whole for mark in marks)
         said += [f"{_sign('alone', unicode)} the last on that device alone"] * any(not mark.whole for mark in marks)
         over = any(level > max(c.bytes for c in panel.capacities) for panel in limited for level in panel.levels)
-        said += ["! more than is free"] * over
+        said += ["! more than that"] * over
         cut = any(level > panel.top for panel in limited for level in panel.levels)
         said += [f"{_sign('on', unicode)} goes on"] * cut
     yield from _filled([Text(part, "dim") for part in said], width)

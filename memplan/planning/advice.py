@@ -64,7 +64,7 @@ def _changes(search: Search, found: Estimate) -> Iterator[Advice]:
 
     def fits(words: Words) -> bool:
         changed = search.estimate(words)
-        return changed.fits and not changed.tight
+        return changed.fits_with_reserve
 
     def advice(words: Words) -> Advice:
         changed = search.estimate(words)

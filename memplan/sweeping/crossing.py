@@ -15,12 +15,12 @@ MOST_TRIES = 40
 
 
 def left_on(estimate: Estimate, device: str) -> int | None:
-    """Bytes left on a device; None when refused, or when it is not there or its memory is not known."""
+    """Bytes left on a device beyond its reserve; None when refused, not there, or its memory is not known."""
     if estimate.refused is not None:
         return None
     if device == HOST:
         return estimate.host.left
-    return next((d.left for d in estimate.devices if d.name == device), None)
+    return next((d.spare for d in estimate.devices if d.name == device), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ def crossing(
     xs: Sequence[int], ask: Callable[[int], Estimate], device: str, step: int = CELL_PADDING
 ) -> Crossing | None:
     """The largest value, in steps of ``step``, that fits on ``device`` when larger ones need more than it has.
+
+    A GPU has what is free there, less its reserve.
 
     Where less is needed as the value rises, the smallest value that fits with all larger ones. None when all fits,
     nothing does, or llama.cpp refuses what comes next. ``xs``: values that were asked already, rising. Needs change

@@ -61,7 +61,7 @@ def slack(estimate: Estimate, margin: int | None = None) -> int | None:
     """
     if estimate.refused is not None:
         return None
-    left = [device.left - (device.reserve if margin is None else margin) for device in estimate.devices]
+    left = [device.spare if margin is None else device.left - margin for device in estimate.devices]
     if estimate.host.left is not None:
         left.append(estimate.host.left)
     return min(left, default=0)

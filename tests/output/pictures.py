@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from memplan.backends.devices import Gpu, Rig
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.question import Question
-from memplan.result import BufferUse
+from memplan.result import BufferUse, device_uses
 from memplan.sweeping.axes import parse_axis
 from memplan.sweeping.sweep import Sweep, Sweeper
 from tests.estimates import REFUSAL, made_up
@@ -30,9 +31,17 @@ def in_proportion(device: int, n_ctx: int, slots: int) -> int:
 
 
 def swept(
-    monkeypatch: pytest.MonkeyPatch, over: list[str], need: Need = in_proportion, rig: Rig = RIG, flags: str = "-cmoe"
+    monkeypatch: pytest.MonkeyPatch,
+    over: list[str],
+    need: Need = in_proportion,
+    rig: Rig = RIG,
+    flags: str = "-cmoe",
+    reserve: tuple[int, ...] = (),
 ) -> tuple[Sweeper, Sweep]:
-    """A sweep whose estimates hold 4 GiB of weights, ``need`` of context and 1 GiB of compute on each GPU."""
+    """A sweep whose estimates hold 4 GiB of weights, ``need`` of context and 1 GiB of compute on each GPU.
+
+    ``reserve``: bytes that each GPU is to keep; empty for none.
+    """
 
     def answer(question: Question) -> SimpleNamespace:
         flags, rig = question.flags, question.rig
@@ -42,10 +51,10 @@ def swept(
             if context is None:
                 return SimpleNamespace(estimate=made_up(flags, rig, refused=REFUSAL))
             buffers[f"CUDA{i}"] = BufferUse(4 * GIB, context, GIB)
-        return SimpleNamespace(estimate=made_up(flags, rig, buffers))
+        estimate = made_up(flags, rig, buffers)
+        return SimpleNamespace(estimate=replace(estimate, devices=device_uses(buffers, rig, reserves=question.reserve)))
 
     monkeypatch.setattr("memplan.sweeping.sweep.answer", answer)
-    sweeper = Sweeper(
-        Question.of(MODEL, parse_flags(flags.split()), rig, "latest"), [parse_axis(text) for text in over]
-    )
+    question = replace(Question.of(MODEL, parse_flags(flags.split()), rig, "latest"), reserve=reserve)
+    sweeper = Sweeper(question, [parse_axis(text) for text in over])
     return sweeper, sweeper.run()

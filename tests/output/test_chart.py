@@ -7,6 +7,7 @@ import pytest
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError
 from memplan.output.chart import BANDS, LINES, STACK, make_chart
+from memplan.sweeping.largest import candidates, largest
 from tests.output.pictures import FREE, GIB, RIG, in_proportion, swept
 
 CTX = "ctx=4096:1048576"
@@ -41,6 +42,40 @@ def test_one_axis_is_a_stack_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chart.verdicts == (f"fits to {last:,}",)
     assert chart.answers == (f"fits to {last:,} tokens (CUDA1 is short from {last + 256:,} on)",)
     assert chart.in_short == chart.answers[0]
+
+
+def test_the_reserve_is_left_as_by_the_largest_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = (300 << 20, 2 * GIB)
+    sweeper, sweep = swept(monkeypatch, [CTX], flags="-np 1", reserve=reserve)
+    chart = make_chart(sweeper, sweep, "ctx")
+    axis, values = candidates(sweeper, "ctx")
+    last = largest(range(256, 1048577, 256), lambda x: sweeper.at((x,))).value
+    assert axis.is_context and set(values) == set(chart.xs) and last == (15 * GIB) // 32768
+    first, second = chart.panels
+    assert [panel.capacities[0].bytes for panel in chart.panels] == [FREE - kept for kept in reserve]
+    assert second.capacities[0].label == "22.0 GiB free less 2,048 MiB reserve"
+    assert [(mark.x, mark.y, mark.whole) for mark in second.marks] == [(last, FREE - 2 * GIB, True)]
+    assert chart.verdicts == (f"fits to {last:,}",)
+    said = f"(with {last + 256:,}, CUDA1 has 2,040 MiB left, less than its reserve of 2,048)"
+    assert chart.answers == (f"fits to {last:,} tokens {said}",)
+    assert (first.verdict, second.verdict) == ("1.0 GiB left at 1M", "15.0 GiB short at 1M")
+
+
+def test_what_starts_everywhere_and_keeps_no_reserve_is_tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    def need(device: int, n_ctx: int, slots: int) -> int:
+        return (16 << 30) + n_ctx
+
+    over, reserve = ["ctx=4096:1048576", "np=1,2"], (3 * GIB,) * 2
+    chart = make_chart(*swept(monkeypatch, over[:1], need, reserve=reserve), "ctx")
+    assert chart.verdicts == ("is tight at best",)
+    assert chart.answers[0] == (
+        "is tight with any context asked for: at best, with 4,096 tokens, CUDA0 has 1,023 MiB left, less than its"
+        " reserve of 3,072"
+    )
+    assert not any(panel.marks for panel in chart.panels)
+    assert chart.panels[0].verdict == "1.0 GiB left at 1M, less than the reserve"
+    two = make_chart(*swept(monkeypatch, over, need, reserve=reserve), "ctx")
+    assert two.in_short == "-np 1: is tight at best; -np 2: is tight at best"
 
 
 def test_more_axes_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:

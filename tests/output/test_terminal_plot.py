@@ -69,7 +69,7 @@ def test_what_is_too_much_passes_the_line(most: int, monkeypatch: pytest.MonkeyP
             assert bool(beyond) == row.endswith(" !")
             assert ("→" in beyond) == (" 45.0 GiB" in row)
     said = render_chart(chart, width=100)
-    assert "│ what is free  ◄ the last that fits  ! more than is free" in said
+    assert "│ what is free  ◄ the last that fits  ! more than that" in said
     assert ("→ goes on" in said) == (most == 40 * 1024)
 
 

@@ -76,10 +76,9 @@ def test_the_chart_ends_where_it_stops_fitting() -> None:
     ]
     (mark,) = panel["marks"]
     assert panel["top"] >= panel["capacities"][0]["bytes"] and f"{mark['x']:,}" in found["answer"]
-    beside = [
-        ask("estimate", {**SMALL, "flags": ["-np", "1", "-c", str(mark["x"] + more)]})["fits"] for more in (0, 256)
-    ]
-    assert beside == [True, False]
+    beside = [ask("estimate", {**SMALL, "flags": ["-np", "1", "-c", str(mark["x"] + more)]}) for more in (0, 256)]
+    assert [estimate["fits"] for estimate in beside] == [True, True]
+    assert [estimate["tight"] for estimate in beside] == [[], ["CUDA0"]]
 
 
 def test_why_adds_up_to_the_buffer() -> None:
