@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan.backends.buffers import CUDA_ALIGNMENT, MATRIX_ROW_PADDING, CudaBuffer
 from memplan.ggml.backend import Backend, BufferType
-from memplan.ggml.tensor import Tensor
+from memplan.ggml.tensor import Tensor, same_layout
 from memplan.releases.other_backends import other_backends
 
 if TYPE_CHECKING:
@@ -78,5 +78,5 @@ class RpcBackend(Backend):
 
 def _sent(t: Tensor) -> Tensor:
     """``t`` as the server sees it: sources by shape and stride, not as views of one another."""
-    sources = [Tensor("NONE", s.type, s.ne, s.nb, []) for s in t.src]
+    sources = [same_layout(s) for s in t.src]
     return Tensor(t.op, t.type, t.ne, t.nb, sources, kind=t.kind, params=t.params)

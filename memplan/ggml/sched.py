@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from memplan.ggml.backend import Backend, Buffer, BufferType
 from memplan.ggml.gallocr import Gallocr, Observer
 from memplan.ggml.graph import Graph
-from memplan.ggml.tensor import FLAG_INPUT, FLAG_OUTPUT, VIEW_OPS, Tensor
+from memplan.ggml.tensor import FLAG_INPUT, FLAG_OUTPUT, VIEW_OPS, Tensor, same_layout
 from memplan.releases import SplitInputs
 
 MAX_SPLIT_INPUTS = 30
@@ -280,7 +280,7 @@ class Sched:
         key = (id(src), src.backend)
         if key not in self._copies:
             name = self.backends[src.backend].name
-            copies = [src] + [self._duplicate(src, f"{name}#{src.name}#{c}") for c in range(1, self.n_copies)]
+            copies = [src] + [same_layout(src, f"{name}#{src.name}#{c}") for c in range(1, self.n_copies)]
             for c in copies:
                 c.flags |= FLAG_INPUT | FLAG_OUTPUT
             self._copies[key] = copies
@@ -292,7 +292,7 @@ class Sched:
         copies = self._copies.get(key)
         if copies is None:
             name = self.backends[split.backend].name
-            copies = [self._duplicate(src, f"{name}#{src.name}#{c}") for c in range(self.n_copies)]
+            copies = [same_layout(src, f"{name}#{src.name}#{c}") for c in range(self.n_copies)]
             if self.n_copies > 1:
                 for c in copies:
                     c.flags |= FLAG_INPUT | FLAG_OUTPUT
@@ -304,10 +304,6 @@ class Sched:
     def copies(self, src: Tensor, backend: int) -> list[Tensor]:
         """What the last ``split_graph`` keeps of a split's input on ``backend``: one copy, or four."""
         return self._copies[id(src), backend]
-
-    @staticmethod
-    def _duplicate(src: Tensor, name: str) -> Tensor:
-        return Tensor("NONE", src.type, src.ne, src.nb, [], name=name)
 
     # --- the graph that is allocated ----------------------------------------------------------------------------------
 

@@ -178,3 +178,8 @@ def new_tensor(type: GGMLType, *dims: int, name: str = "") -> Tensor:
     """A leaf of up to four dimensions, without gaps."""
     ne: Shape = (*dims, *(1,) * (4 - len(dims)))  # type: ignore[assignment]
     return Tensor("NONE", type, ne, packed_strides(type, ne), [], name=name)
+
+
+def same_layout(t: Tensor, name: str = "") -> Tensor:
+    """A leaf laid out like ``t``, as copies of splits' inputs are (``ggml_dup_tensor_layout``, ggml-backend.cpp)."""
+    return Tensor("NONE", t.type, t.ne, t.nb, [], name=name)

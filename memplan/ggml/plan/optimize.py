@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from memplan.garbage import make_room
@@ -21,10 +21,7 @@ from memplan.ggml.plan.parts import Buffers, GraphParts, Part
 from memplan.ggml.plan.schedule import Schedule
 from memplan.ggml.plan.structure import kept_of
 from memplan.ggml.sched import Sched
-from memplan.ggml.tensor import Shape, Tensor
-
-if TYPE_CHECKING:
-    from memplan.gguf.types import GGMLType
+from memplan.ggml.tensor import Tensor, same_layout
 
 Backends = frozenset[int]
 
@@ -158,9 +155,9 @@ class Optimizer:
         for i, j in run.copies:
             r = part.structure.srcs[i][j]
             if r not in made:
-                made[r] = _copy(part.nodes[i].src[j])
+                made[r] = same_layout(part.nodes[i].src[j])
                 names[made[r]] = (r, run.backend)
-        after = Tensor("NONE", *_layout(part.nodes[0]), []) if run.follows else None
+        after = same_layout(part.nodes[0]) if run.follows else None
         read = [(part.nodes[i], j, part.nodes[i].src[j]) for i, j in run.copies]
         for (t, j, _), (i, _) in zip(read, run.copies, strict=True):
             t.src[j] = made[part.structure.srcs[i][j]]
@@ -234,7 +231,7 @@ class _Whole:
             of = self.graph.parts[at].tensor(r) if at >= 0 else self.graph.inputs[r]
             base = self.structure.base[i]
             view_src = self.tensor(base) if base >= 0 else None
-            t = Tensor(of.op, *_layout(of), [], view_src, of.view_offs, of.kind, of.params, of.name)
+            t = Tensor(of.op, of.type, of.ne, of.nb, [], view_src, of.view_offs, of.kind, of.params, of.name)
             t.flags = of.flags
             t.uses = self._uses[i]
             t.buffer = self._buffers[i]
@@ -251,18 +248,9 @@ class _Whole:
         return [self.tensor(i) for i in ids]
 
     def _copy(self, i: int, backend: int) -> Tensor:
-        return self._made.get((i, backend)) or self._keep(_copy(self.tensor(i)), (i, backend))
+        return self._made.get((i, backend)) or self._keep(same_layout(self.tensor(i)), (i, backend))
 
     def _keep(self, t: Tensor, name: Kept) -> Tensor:
         self._made[name] = t
         self.names[t] = name
         return t
-
-
-def _copy(t: Tensor) -> Tensor:
-    """What the scheduler puts in place of a source that lies elsewhere (``ggml_dup_tensor_layout``)."""
-    return Tensor("NONE", *_layout(t), [], name=t.name)
-
-
-def _layout(t: Tensor) -> tuple[GGMLType, Shape, Shape]:
-    return t.type, t.ne, t.nb

@@ -19,7 +19,7 @@ from memplan.ggml.plan.optimize import Kept, Optimized
 from memplan.ggml.plan.parts import Part
 from memplan.ggml.plan.schedule import NOWHERE, Schedule
 from memplan.ggml.tallocr import MAX_FREE_BLOCKS, Address, DynTallocr, OutOfFreeBlocksError, beyond_counting
-from memplan.ggml.tensor import Tensor
+from memplan.ggml.tensor import Tensor, same_layout
 
 ALLOC, FREE, TAKE = 0, 1, 2
 Step = tuple[int, int, int, int, int]
@@ -201,7 +201,7 @@ class StepFinder:
 
     # --- copies -------------------------------------------------------------------------------------------------------
 
-    def _new_copy(self, source: int) -> int:
+    def _newsame_layout(self, source: int) -> int:
         """An id for a copy; under pipelining copies are never freed (``ggml_set_output``)."""
         i = len(self.children)
         self.sources.append(source)
@@ -221,7 +221,7 @@ class StepFinder:
         matters, homes = self.structure.matters, self.schedule.homes
         for split in self.schedule.splits:
             for source in split.inputs:
-                self.copies[source, split.backend] = self._new_copy(source)
+                self.copies[source, split.backend] = self._newsame_layout(source)
                 self.children[source] += 1
         for i, j, old in self.schedule.copies:
             new = self.copies[old, homes[i]]
@@ -245,12 +245,12 @@ class StepFinder:
                 self.kept[i] = True
                 self._place(i, homes[i])
                 for _ in range(self.n_copies - 1):
-                    self._place(self._new_copy(i), homes[i])
+                    self._place(self._newsame_layout(i), homes[i])
             for split in self.schedule.splits:
                 for source in split.inputs:
                     self._place(self.copies[source, split.backend], split.backend)
                     for _ in range(self.n_copies - 1):
-                        self._place(self._new_copy(source), split.backend)
+                        self._place(self._newsame_layout(source), split.backend)
         for i in self.structure.leafs:
             if not self.owned[i]:
                 self._place(i, homes[i])
@@ -340,11 +340,11 @@ def _sizes(
     for at, r, home, kind in slots:
         buft = bufts[home]
         if at < 0 or kind == COPY:
-            found.append(buft.padded_size(_copy(parts[at].tensor(r) if at >= 0 else inputs[r])))
+            found.append(buft.padded_size(same_layout(parts[at].tensor(r) if at >= 0 else inputs[r])))
             continue
         t = parts[at].tensor(r)
         if kind == FED and t.op == "FLASH_ATTN_EXT":
-            src = [t.src[0], *map(_copy, t.src[1:3]), *t.src[3:]]
+            src = [t.src[0], *map(same_layout, t.src[1:3]), *t.src[3:]]
             found.append(buft.padded_size(Tensor(t.op, t.type, t.ne, t.nb, src, params=t.params)))
             continue
         of_part = known.get((at, home))
@@ -355,7 +355,3 @@ def _sizes(
             size = of_part[r] = buft.padded_size(t)
         found.append(size)
     return found
-
-
-def _copy(t: Tensor) -> Tensor:
-    return Tensor("NONE", t.type, t.ne, t.nb, [])
