@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_fields import PLACEMENT
 from memplan.llama.override_use import WeightUse
 from memplan.result import DeviceUse, Estimate
 
-_PLACEMENT = frozenset[str]().union(*map(same_setting, ("-ngl", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn")))
 _MIB = 1 << 20
 
 AS_PLACED = WeightUse()
@@ -128,7 +127,7 @@ def _fit(estimate: Estimate) -> str:
     flags = estimate.flags
     if estimate.fits or estimate.draft_refused or not flags.fit or flags.app == "cli" or not estimate.devices:
         return ""
-    fixed = sorted(_PLACEMENT & flags.given)
+    fixed = sorted(PLACEMENT & flags.given)
     if fixed:
         return f"llama-server's --fit does not help here: it gives up when {' or '.join(fixed)} is given"
     return "these are the settings as given; llama-server's --fit, on by default, would change what was not given"

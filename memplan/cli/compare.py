@@ -14,7 +14,7 @@ from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand, numbe
 from memplan.cli.estimate import read_question
 from memplan.cli.waiting import working
 from memplan.errors import FlagError, shown
-from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_fields import NAMES_MODEL, same_setting
 from memplan.llama.flag_words import normalized, split_words, without
 from memplan.llama.flags import parse_flags
 
@@ -23,8 +23,6 @@ side = typer.Typer(**APP)
 
 _EXPERTS = same_setting("-cmoe") | same_setting("-ncmoe")
 """Which experts are on the host: one of these replaces the other, where for llama-server both would hold."""
-
-_MODELS = same_setting("-m") | same_setting("-hf") | same_setting("-hff")
 
 TWICE = ("llama", "app", *PATHS)
 """Fields of Arguments of which there is one elsewhere: given twice, they are what is compared."""
@@ -154,7 +152,7 @@ def _with(arguments: Arguments, text: str) -> Arguments:
     replaced = {name for words in split_words(extra.flags) for name in same_setting(normalized(words[0]))}
     replaced |= _EXPERTS if replaced & _EXPERTS else set()
     model = extra.model or parse_flags(extra.flags).model
-    replaced |= _MODELS if model else set()
+    replaced |= NAMES_MODEL if model else set()
     set_here = {param.name: getattr(extra, param.name) for param in shared_params() if param.opts[-1] in extra.given}
     if set_here.keys() & {"gpus", "rig", "no_gpu"}:
         set_here = {"gpus": [], "rig": None, "no_gpu": False, **set_here}

@@ -12,7 +12,7 @@ from memplan.cli.command import APP, Json, LlamaCommand, number
 from memplan.cli.estimate import read_question
 from memplan.cli.waiting import working
 from memplan.errors import FlagError, shown
-from memplan.sweeping.axes import MODELS
+from memplan.llama.flag_fields import NAMES_MODEL
 
 if TYPE_CHECKING:
     from memplan.explaining.result import Explanation
@@ -84,7 +84,7 @@ def explain(
         from memplan.output.figures import write_figure
         from memplan.output.timeline import timeline_chart, timeline_figure
 
-        given = question.flags.without(MODELS).words()
+        given = question.flags.without(NAMES_MODEL).words()
         figure = timeline_figure(timeline_chart(x, device or "", given), dark=dark)
         write_figure(timeline, figure, force=force)
     if json:

@@ -11,9 +11,9 @@ from memplan.cli import terminal
 from memplan.cli.command import APP, Json, LlamaCommand
 from memplan.cli.estimate import DOES_NOT_FIT, read_question
 from memplan.errors import FlagError
+from memplan.llama.flag_fields import NAMES_MODEL
 from memplan.llama.flag_table import MAX_SEQUENCES
 from memplan.llama.flag_values import whole
-from memplan.sweeping.axes import MODELS
 
 app = typer.Typer(**APP)
 
@@ -45,7 +45,7 @@ def slots(
     --check: Exit with 1 when the default, or what -np asks for, does not fit on the path that llama.cpp takes.
     """
     counts = _counts(np)
-    question = read_question(ctx.obj).without(MODELS)
+    question = read_question(ctx.obj).without(NAMES_MODEL)
 
     from memplan.output.slots import render_slots, slots_json
     from memplan.sweeping.slots import COUNTS, SLOTS, slot_table

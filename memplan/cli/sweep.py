@@ -14,7 +14,8 @@ from memplan.cli import terminal
 from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand, number
 from memplan.cli.estimate import DOES_NOT_FIT, read_question
 from memplan.errors import FlagError
-from memplan.sweeping.axes import MODELS, Axis, parse_axis
+from memplan.llama.flag_fields import NAMES_MODEL
+from memplan.sweeping.axes import Axis, parse_axis
 from memplan.sweeping.largest import candidates, largest_of
 from memplan.sweeping.sweep import Sweeper
 
@@ -110,7 +111,7 @@ def make_sweeper(arguments: Arguments, axes: Sequence[Axis]) -> Sweeper:
         if arguments.gpus or arguments.rig is not None or arguments.no_gpu:
             raise FlagError("--over gpu: sets what --gpu, --rig or --no-gpu sets already")
         arguments = replace(arguments, no_gpu=True)
-    return Sweeper(read_question(arguments).without(MODELS), axes)
+    return Sweeper(read_question(arguments).without(NAMES_MODEL), axes)
 
 
 def _last_that_fits(

@@ -14,7 +14,7 @@ from memplan.diagnosing.log import Load, Stage
 from memplan.errors import MemplanError
 from memplan.estimator import model_of, workshop_of
 from memplan.gguf.header import Header
-from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_fields import NAMES_MODEL, same_setting
 from memplan.llama.flag_words import arity, normalized, split_words
 from memplan.llama.flags import parse_flags
 from memplan.llama.placement import Placement, place
@@ -264,8 +264,7 @@ def _command(command: Sequence[str]) -> tuple[str, list[str]]:
 
 def named_model(command: Sequence[str]) -> str:
     """The model that a command line in the log names; empty where it names none."""
-    names = same_setting("-m") | {"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"}
-    return next((words[1] for words in split_words(command[1:]) if normalized(words[0]) in names and words[1:]), "")
+    return next((words[1] for words in split_words(command[1:]) if normalized(words[0]) in NAMES_MODEL and words[1:]), "")
 
 
 def without_flags(argv: Sequence[str], flags: Sequence[str]) -> list[str]:

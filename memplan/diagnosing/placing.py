@@ -7,16 +7,13 @@ from typing import Final
 
 from memplan.diagnosing.diagnosis import Diagnosis
 from memplan.errors import MemplanError
-from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_fields import PLACEMENT
 from memplan.planning.plan import Plan, make_plan
 from memplan.planning.problem import Problem, default_margins
 from memplan.planning.speed import find_bandwidths
 
 _CAUSES: Final = ("too-little-memory", "one-gpu-short", "drafter", "host-memory")
 """Causes of failures for which another placement may be what is wanted."""
-
-_PLACEMENT: Final = frozenset[str]().union(*map(same_setting, ("-ngl", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn")))
-"""Flags that say where weights lie."""
 
 
 def with_placement(diagnosis: Diagnosis) -> Diagnosis:
@@ -25,7 +22,7 @@ def with_placement(diagnosis: Diagnosis) -> Diagnosis:
     if question is None or not question.rig.gpus or diagnosis.assumed or diagnosis.cause.kind not in _CAUSES:
         return diagnosis
     try:
-        asked = question.with_(flags=question.flags.without(_PLACEMENT), loaded=False)
+        asked = question.with_(flags=question.flags.without(PLACEMENT), loaded=False)
         bandwidths = find_bandwidths(asked.rig.gpus, (), asked.rig.host_bandwidth)
         plan = make_plan(Problem(asked, default_margins(asked), bandwidths))
     except MemplanError:

@@ -180,3 +180,17 @@ def same_setting(flag: str) -> frozenset[str]:
     return frozenset(
         name for name, other in FIELDS.items() if other[0] == known[0] and (not adds_up or other[1] is known[1])
     )
+
+
+def _settings(*flags: str) -> frozenset[str]:
+    return frozenset[str]().union(*map(same_setting, flags))
+
+
+NAMES_MODEL: Final = _settings("-m", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-dr", "--docker-repo")
+"""Flags that name the model."""
+
+PLACEMENT: Final = _settings("-ngl", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn")
+"""Flags that say where weights lie; llama-server's ``--fit`` gives up when one of them is given."""
+
+PLACEMENT_AND_DEVICES: Final = PLACEMENT | _settings("-sm", "-mg", "-dev")
+"""The same, and those that say which devices there are for them."""

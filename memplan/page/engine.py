@@ -220,22 +220,22 @@ def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
 
     ``more``: they, and the form's other flags that have no field.
     """
+    from memplan.llama.flag_fields import PLACEMENT_AND_DEVICES
     from memplan.llama.flag_words import without
     from memplan.output.plan import plan_args, plan_ini, plan_object
     from memplan.page.pasted import split_line
-    from memplan.planning.nearest import PLACEMENT
     from memplan.planning.plan import NoPlan, make_plan
     from memplan.planning.problem import Problem, default_margins
     from memplan.planning.speed import find_bandwidths
 
-    question = _question(asked).without(PLACEMENT)
+    question = _question(asked).without(PLACEMENT_AND_DEVICES)
     if not question.rig.gpus:
         raise RigError("a plan is for GPUs: add one")
     bandwidths = find_bandwidths(question.rig.gpus)
     found = make_plan(Problem(question, default_margins(question), bandwidths))
     if isinstance(found, NoPlan):
         return plan_object(found)
-    more = [*without(split_line(asked["more"]), PLACEMENT), *found.args]
+    more = [*without(split_line(asked["more"]), PLACEMENT_AND_DEVICES), *found.args]
     return {
         **plan_object(found),
         "more": shlex.join(more),
@@ -246,13 +246,13 @@ def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def fit(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Margins for llama.cpp's own ``--fit``."""
+    from memplan.llama.flag_fields import PLACEMENT_AND_DEVICES
     from memplan.output.fit import fit_json
     from memplan.planning.fit import Extra, fit_preset
-    from memplan.planning.nearest import PLACEMENT
     from memplan.planning.problem import Problem
     from memplan.planning.speed import find_bandwidths
 
-    question = _question(asked).without(PLACEMENT)
+    question = _question(asked).without(PLACEMENT_AND_DEVICES)
     gpus = question.rig.gpus
     preset = fit_preset(Problem(question, (0,) * len(gpus), find_bandwidths(gpus)), Extra())
     found: dict[str, Any] = json.loads(fit_json(preset))

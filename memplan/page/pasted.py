@@ -10,13 +10,12 @@ from memplan.backends.visible import UNIFIED, VARIABLES
 from memplan.errors import FlagError, shown
 from memplan.llama.command_line import read_line, read_text
 from memplan.llama.environment import UNMODELLED, environment_flags
-from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_fields import NAMES_MODEL, same_setting
 from memplan.llama.flag_values import whole
 from memplan.llama.flag_words import arity, normalized, split_words, unknown_flag, without_secrets
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_like
 from memplan.releases import find_release
-from memplan.sweeping.axes import MODELS as NAMES_MODEL
 
 FIELDS: Final = (
     "-c", "-np", "-b", "-ub", "-ctk", "-ctv", "-fa", "-ncmoe", "-ngl", "-md", "--spec-type",

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memplan.backends.devices import CUDA, METAL, Gpu
+from memplan.llama.flag_fields import PLACEMENT, PLACEMENT_AND_DEVICES
 from memplan.llama.servers import rpc_words
-from memplan.planning.nearest import PLACEMENT
 from memplan.planning.plan import DEFAULT_MARGIN, NoPlan, Plan, make_plan
 from memplan.planning.problem import MIB, Problem
 from memplan.planning.search import Search
@@ -92,7 +92,7 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
 def survives(problem: Problem, plan: Plan) -> tuple[int, ...]:
     """Values of ``--fit-target`` with which ``--fit`` leaves what kernels take; none where it would not be asked."""
     flags, uses = problem.question.flags, plan.estimate.devices
-    if not flags.fit or flags.app == "cli" or PLACEMENT & flags.given or any(d.draft or d.projector for d in uses):
+    if not flags.fit or flags.app == "cli" or PLACEMENT_AND_DEVICES & flags.given or any(d.draft or d.projector for d in uses):
         return ()
     return tuple(_targets(problem, _taken(plan)))
 
@@ -121,7 +121,7 @@ def _kernels(gpus: Sequence[Gpu]) -> str:
 
 def _warnings(problem: Problem, given: frozenset[str], split_mode: str, plan: Plan | NoPlan) -> Sequence[str]:
     found = []
-    stops = sorted(PLACEMENT & given - {"-dev", "--device", "-mg", "--main-gpu", "-sm", "--split-mode"})
+    stops = sorted(PLACEMENT & given)
     if stops:
         found.append(f"--fit stops at once because {' and '.join(stops)} is given: use memplan plan, which keeps it")
     if split_mode == "row":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_fields import PLACEMENT_AND_DEVICES
 from memplan.llama.flag_words import read_flags, without
 from memplan.llama.flags import Flags
 from memplan.llama.memory.kv import CELL_PADDING
@@ -24,10 +24,6 @@ from memplan.planning.probing import (
 )
 from memplan.planning.problem import Problem, leaves_margins
 from memplan.planning.search import Search
-
-_PLACES: Final = ("-ngl", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn", "-sm", "-mg", "-dev")
-PLACEMENT: Final = frozenset[str]().union(*map(same_setting, _PLACES))
-"""Flags that say what goes where."""
 
 _MENDS: Final[Mapping[str, Callable[[Flags], list[Words]]]] = {
     "k-v-types-differ": lambda flags: [("-ctv", flags.type_k), ("-ctk", flags.type_v)],
@@ -148,17 +144,17 @@ def without_placement(problem: Problem, chosen: Words, probe: Prober) -> Change 
     ``chosen``: as ``nearest_changes`` takes it.  ``probe``: counts the estimates.
     """
     words = problem.flags.words()
-    drop = tuple(sorted(PLACEMENT & {flag for flag, _ in read_flags(words[: len(words) - len(chosen)])}))
+    drop = tuple(sorted(PLACEMENT_AND_DEVICES & {flag for flag, _ in read_flags(words[: len(words) - len(chosen)])}))
     if not drop:
         return None
-    problem = problem.with_flags(problem.flags.without(PLACEMENT))
+    problem = problem.with_flags(problem.flags.without(PLACEMENT_AND_DEVICES))
     fewer, _ = few_enough(problem)
     search = Search(problem.with_words(*fewer))
     found = search.find(effort="good") or search.find(partial=True, effort="good")
     probe.estimates += search.estimates
     if found is None:
         return None
-    args = (*without(chosen, PLACEMENT), *fewer, *found.args)
+    args = (*without(chosen, PLACEMENT_AND_DEVICES), *fewer, *found.args)
     return Change((), args, found.estimate, 0.5, drop)
 
 

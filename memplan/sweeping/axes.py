@@ -14,7 +14,7 @@ from typing import Final
 
 from memplan.errors import FlagError, shown
 from memplan.llama import flag_table as table
-from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_fields import NAMES_MODEL, same_setting
 from memplan.llama.flag_words import arity, unknown_flag
 from memplan.models.paths import path_names
 
@@ -44,10 +44,6 @@ MAX_VALUES: Final = 4096
 MAX_POINTS: Final = 20_000
 MAX_NUMBER: Final = 2**31 - 1
 """The largest number that a flag takes."""
-
-_ON_HUBS: Final = frozenset(("-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-dr", "--docker-repo"))
-MODELS: Final = same_setting("-m") | _ON_HUBS
-"""Flags that name the model, which is read once."""
 
 _NUMBER = r"([0-9]{1,80})([kKmM]?)"
 _RANGE = re.compile(rf"{_NUMBER}(?::{_NUMBER}(?::(?:{_NUMBER}|[xX*]([0-9]{{1,4}}(?:\.[0-9]{{1,6}})?)))?)?", re.ASCII)
@@ -175,7 +171,7 @@ def _flags(name: str, part: str) -> tuple[str, ...]:
     for flag in (spelt,) if spelt.startswith("-") else (f"-{spelt}", f"--{spelt}"):
         count = arity(flag)
         if count is not None and flag in table.ARITY:
-            if flag in MODELS:
+            if flag in NAMES_MODEL:
                 raise FlagError(f"--over {_cut(name)}: one model each time; memplan compare puts two side by side")
             if count > 1:
                 raise FlagError(f"--over {_cut(name)}: {flag} takes {count} values and cannot be swept")
