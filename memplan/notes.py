@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memplan.llama.flag_fields import PLACEMENT
+from memplan.llama.flag_fields import PLACEMENT, same_setting
 from memplan.llama.override_use import WeightUse
 from memplan.result import DeviceUse, Estimate
 

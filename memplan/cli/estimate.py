@@ -94,12 +94,9 @@ def advice(question: Question, result: Estimate) -> str:
     from memplan.planning.advice import advise
     from memplan.planning.fit import survives
     from memplan.planning.probing import Change
-    from memplan.planning.problem import Problem, default_margins
-    from memplan.planning.speed import find_bandwidths
+    from memplan.planning.problem import Problem
 
-    rig = question.rig
-    bandwidths = find_bandwidths(rig.gpus, (), rig.host_bandwidth)
-    problem = Problem(question, default_margins(question), bandwidths)
+    problem = Problem.of(question)
     with working("what would fit"):
         found, plan = advise(problem, result)
     if plan is None:

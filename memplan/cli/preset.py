@@ -102,16 +102,14 @@ def _fit(arguments: Arguments, style: str, projector: str | None, draft: int, gr
     from memplan.planning.fit import Extra, fit_preset
     from memplan.planning.plan import Plan
     from memplan.planning.problem import Problem
-    from memplan.planning.speed import find_bandwidths
 
     extra = Extra(projector=_projector(projector), draft=draft, growth=growth)
     question = read_question(arguments)
     written = sorted(FIT_FLAGS & question.flags.given)
     if written:
         raise FlagError(f"{' and '.join(written)}: preset --fit writes what goes there; leave it out")
-    gpus = question.rig.gpus
     with working("planning"):
-        preset = fit_preset(Problem(question, (0,) * len(gpus), find_bandwidths(gpus)), extra)
+        preset = fit_preset(Problem.of(question, (0,) * len(question.rig.gpus)), extra)
     fits = isinstance(preset.plan, Plan)
     if fits or style == "json":
         if style == "args":

@@ -264,7 +264,8 @@ def _command(command: Sequence[str]) -> tuple[str, list[str]]:
 
 def named_model(command: Sequence[str]) -> str:
     """The model that a command line in the log names; empty where it names none."""
-    return next((words[1] for words in split_words(command[1:]) if normalized(words[0]) in NAMES_MODEL and words[1:]), "")
+    flags = [words for words in split_words(command[1:]) if len(words) > 1]
+    return next((words[1] for words in flags if normalized(words[0]) in NAMES_MODEL), "")
 
 
 def without_flags(argv: Sequence[str], flags: Sequence[str]) -> list[str]:

@@ -9,8 +9,7 @@ from memplan.diagnosing.diagnosis import Diagnosis
 from memplan.errors import MemplanError
 from memplan.llama.flag_fields import PLACEMENT
 from memplan.planning.plan import Plan, make_plan
-from memplan.planning.problem import Problem, default_margins
-from memplan.planning.speed import find_bandwidths
+from memplan.planning.problem import Problem
 
 _CAUSES: Final = ("too-little-memory", "one-gpu-short", "drafter", "host-memory")
 """Causes of failures for which another placement may be what is wanted."""
@@ -23,8 +22,7 @@ def with_placement(diagnosis: Diagnosis) -> Diagnosis:
         return diagnosis
     try:
         asked = question.with_(flags=question.flags.without(PLACEMENT), loaded=False)
-        bandwidths = find_bandwidths(asked.rig.gpus, (), asked.rig.host_bandwidth)
-        plan = make_plan(Problem(asked, default_margins(asked), bandwidths))
+        plan = make_plan(Problem.of(asked))
     except MemplanError:
         return diagnosis
     return replace(diagnosis, placement=(*plan.fixed, *plan.args)) if isinstance(plan, Plan) else diagnosis

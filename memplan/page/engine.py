@@ -225,14 +225,12 @@ def plan(asked: Mapping[str, Any]) -> dict[str, Any]:
     from memplan.output.plan import plan_args, plan_ini, plan_object
     from memplan.page.pasted import split_line
     from memplan.planning.plan import NoPlan, make_plan
-    from memplan.planning.problem import Problem, default_margins
-    from memplan.planning.speed import find_bandwidths
+    from memplan.planning.problem import Problem
 
     question = _question(asked).without(PLACEMENT_AND_DEVICES)
     if not question.rig.gpus:
         raise RigError("a plan is for GPUs: add one")
-    bandwidths = find_bandwidths(question.rig.gpus)
-    found = make_plan(Problem(question, default_margins(question), bandwidths))
+    found = make_plan(Problem.of(question))
     if isinstance(found, NoPlan):
         return plan_object(found)
     more = [*without(split_line(asked["more"]), PLACEMENT_AND_DEVICES), *found.args]
@@ -250,11 +248,9 @@ def fit(asked: Mapping[str, Any]) -> dict[str, Any]:
     from memplan.output.fit import fit_json
     from memplan.planning.fit import Extra, fit_preset
     from memplan.planning.problem import Problem
-    from memplan.planning.speed import find_bandwidths
 
     question = _question(asked).without(PLACEMENT_AND_DEVICES)
-    gpus = question.rig.gpus
-    preset = fit_preset(Problem(question, (0,) * len(gpus), find_bandwidths(gpus)), Extra())
+    preset = fit_preset(Problem.of(question, (0,) * len(question.rig.gpus)), Extra())
     found: dict[str, Any] = json.loads(fit_json(preset))
     return found
 

@@ -8,8 +8,7 @@ from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
 from memplan.planning.plan import NoPlan, Plan, make_plan
-from memplan.planning.problem import MIB, Problem, default_margins
-from memplan.planning.speed import find_bandwidths
+from memplan.planning.problem import MIB, Problem
 from memplan.question import Question
 from memplan.releases import Release
 
@@ -49,8 +48,8 @@ def plan(
     words, names = _words("flags", flags), _words("search", search)
     parsed = parse_flags(words, app)
     question = Question.of(header, parsed, rig, release, without_ops, draft=draft, projector=projector)
-    margins = default_margins(question) if margin_mib is None else _margins(margin_mib, rig)
-    return make_plan(Problem(question, margins, find_bandwidths(rig.gpus, (), rig.host_bandwidth)), names)
+    margins = None if margin_mib is None else _margins(margin_mib, rig)
+    return make_plan(Problem.of(question, margins), names)
 
 
 def _words(name: str, given: object) -> tuple[str, ...]:

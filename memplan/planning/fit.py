@@ -92,7 +92,8 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
 def survives(problem: Problem, plan: Plan) -> tuple[int, ...]:
     """Values of ``--fit-target`` with which ``--fit`` leaves what kernels take; none where it would not be asked."""
     flags, uses = problem.question.flags, plan.estimate.devices
-    if not flags.fit or flags.app == "cli" or PLACEMENT_AND_DEVICES & flags.given or any(d.draft or d.projector for d in uses):
+    placed = PLACEMENT_AND_DEVICES & flags.given
+    if not flags.fit or flags.app == "cli" or placed or any(d.draft or d.projector for d in uses):
         return ()
     return tuple(_targets(problem, _taken(plan)))
 

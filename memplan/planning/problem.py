@@ -10,7 +10,7 @@ from memplan.errors import FlagError
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flags import Flags
 from memplan.planning.layout import Layout
-from memplan.planning.speed import Bandwidths
+from memplan.planning.speed import Bandwidths, find_bandwidths
 from memplan.question import Question
 from memplan.result import Estimate
 
@@ -22,6 +22,13 @@ class Problem:
     question: Question
     margins: tuple[int, ...]
     bandwidths: Bandwidths
+
+    @classmethod
+    def of(cls, question: Question, margins: Sequence[int] | None = None) -> Problem:
+        """With the rig's own bandwidths and, if no ``margins`` are given, the default ones. Raises FlagError."""
+        rig = question.rig
+        chosen = default_margins(question) if margins is None else tuple(margins)
+        return cls(question, chosen, find_bandwidths(rig.gpus, (), rig.host_bandwidth))
 
     @property
     def flags(self) -> Flags:
