@@ -13,6 +13,7 @@ from memplan.errors import FlagError, shown
 from memplan.llama.flag_fields import FIELDS
 from memplan.llama.flag_table import ARITY, NUMBER, REMOVED
 from memplan.llama.flag_values import OFF, ON
+from memplan.llama.spelling import LOAD_MODES, LOAD_MODES_SINCE
 
 PREFIX: Final = "LLAMA_ARG_"
 
@@ -46,9 +47,6 @@ _VARIABLES: Final = {
 UNMODELLED: Final = ("GGML_CUDA_DEVICES", "GGML_OP_OFFLOAD_MIN_BATCH", "LLAMA_ATTN_ROT_DISABLE")
 """Other variables of llama.cpp's that decide memory, in a way that is not modelled."""
 
-_UNTIL_10909: Final = ("MLOCK", "MMAP", "DIO")
-"""Variables that builds before 10909 read."""
-
 
 def flag_of(variable: str) -> str:
     """The flag that a variable stands for; empty for one that decides no memory, or is none of llama-server's."""
@@ -71,9 +69,9 @@ def environment_flags(environment: Mapping[str, str], build: int) -> tuple[list[
             variable, value = f"{PREFIX}NO_{name}", "0"
         if value is None:
             continue
-        if name in _UNTIL_10909 and build >= 10909:
-            instead = negative if negative in ARITY and value in OFF else flag
-            notes.append(f"{variable} is not read by llama.cpp any more: give the flag, {instead}")
+        if flag in LOAD_MODES and build >= LOAD_MODES_SINCE:
+            mode = LOAD_MODES[negative if negative in ARITY and value in OFF else flag]
+            notes.append(f"{variable} is not read by llama.cpp any more: give the flag, -lm {mode}")
             continue
         before = len(words)
         if ARITY.get(flag) or flag in REMOVED:

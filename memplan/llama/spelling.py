@@ -11,7 +11,7 @@ from typing import Final
 
 from memplan.llama.flag_words import normalized, split_words
 
-_LOAD_MODES: Final = {
+LOAD_MODES: Final = {
     "--mlock": "mlock",
     "--mmap": "mmap",
     "--no-mmap": "none",
@@ -20,9 +20,9 @@ _LOAD_MODES: Final = {
     "--no-direct-io": "none",
     "-ndio": "none",
 }
-"""Flags that are values of ``-lm`` since."""
+"""Flags that are values of ``-lm`` alone since ``LOAD_MODES_SINCE``, with their variables."""
 
-_WENT: Final = 10909
+LOAD_MODES_SINCE: Final = 10909
 _CAME: Final = {
     "-lm": 10108,
     "--load-mode": 10108,
@@ -44,13 +44,14 @@ def spelled_for(words: Sequence[str], build: int, name: str) -> tuple[tuple[str,
     """
     found: list[str] = []
     notes: dict[str, None] = {}
-    older = {mode: flag for flag, mode in reversed(_LOAD_MODES.items())}
+    older = {mode: flag for flag, mode in reversed(LOAD_MODES.items())}
     for flag, *value in split_words(words):
         known = normalized(flag)
         spelled = [flag, *value]
-        if known in _LOAD_MODES and build >= _WENT:
-            spelled = ["-lm", _LOAD_MODES[known]]
-            notes[f"{flag} went with b{_WENT}: written {' '.join(spelled)}, as llama-server {name} takes it"] = None
+        if known in LOAD_MODES and build >= LOAD_MODES_SINCE:
+            spelled = ["-lm", LOAD_MODES[known]]
+            instead = f"written {' '.join(spelled)}, as llama-server {name} takes it"
+            notes[f"{flag} went with b{LOAD_MODES_SINCE}: {instead}"] = None
         elif build < _CAME.get(known, 0):
             if known in ("-lm", "--load-mode") and value and (modes := [older.get(m) for m in value[0].split("+")]):
                 spelled = [mode for mode in modes if mode] if value[0] != "auto" else []

@@ -45,7 +45,7 @@ def test_variables_that_newer_builds_do_not_read() -> None:
     assert flags(10852, NO_MMAP="1", MLOCK="on") == ["--mlock", "--no-mmap"]
     assert flags(10909, NO_MMAP="1", MLOCK="on") == []
     assert notes(10909, NO_MMAP="1") == [
-        "LLAMA_ARG_NO_MMAP is not read by llama.cpp any more: give the flag, --no-mmap"
+        "LLAMA_ARG_NO_MMAP is not read by llama.cpp any more: give the flag, -lm none"
     ]
 
 
