@@ -107,7 +107,7 @@ def answer_shell(group: Any, instruction: str) -> int:
 
     completion_init()
     if instruction == "complete_bash":
-        complete.parted_as_meant()
+        complete.mend_bash_words()
     before = os.environ.get(complete.VARIABLE, "")
     os.environ[complete.VARIABLE] = instruction
     said, status = StringIO(), 0  # typer has its own ways with a stdout that fails

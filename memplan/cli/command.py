@@ -27,6 +27,10 @@ PATHS: Final = ("path", "indexer", "hyper_connections")
 """Fields of Arguments that say how ops that can be fused are computed; for commands that ask for such a thing."""
 
 
+CHECK_FAILED: Final = 1
+"""The exit status with ``--check`` where the answer is no; of plan and preset where nothing fits."""
+
+
 def number(name: str, low: int = 1, high: int = 1_000_000, metavar: str = "N", **settings: Any) -> Any:
     """A typer option that takes a whole number from ``low`` to ``high``."""
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from memplan.cli import complete, terminal
+from memplan.cli.asked import read_question
 from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand, number, shared_params
-from memplan.cli.estimate import read_question
 from memplan.cli.waiting import working
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_fields import NAMES_MODEL, same_setting

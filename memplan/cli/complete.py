@@ -97,8 +97,8 @@ def presets(ctx: Any, incomplete: str) -> list[str]:
     return sorted(file.stem for file in presets_folder().glob("*.ini")) if "show" in words else ["list", "show"]
 
 
-def parted_as_meant() -> None:
-    """Mend bash's words, which it parts at colons and equals signs: nothing stands between an option and its value."""
+def mend_bash_words() -> None:
+    """Put together words that bash parts at equals signs, and begin one after a colon: in the variables typer reads."""
     words = os.environ.get("COMP_WORDS", "").split("\n")
     number = os.environ.get("COMP_CWORD", "")
     at = int(number) if number.isdecimal() else len(words) - 1

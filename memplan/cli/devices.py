@@ -31,7 +31,7 @@ Examples:
 )
 def devices(
     server: Annotated[str | None, typer.Option("--server", metavar="FILE")] = None,
-    said: Annotated[str | None, typer.Option("--vulkaninfo", metavar="FILE")] = None,
+    vulkaninfo: Annotated[str | None, typer.Option("--vulkaninfo", metavar="FILE")] = None,
     known: Annotated[bool, typer.Option("--known")] = False,
     path: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE")] = None,
     force: Annotated[bool, typer.Option("--force")] = False,
@@ -52,14 +52,14 @@ def devices(
     --force: Write it in place of any other file but a model.
     """
     if known:
-        given = {"--server": server, "--vulkaninfo": said, "--output": path, "--force": force or None}
+        given = {"--server": server, "--vulkaninfo": vulkaninfo, "--output": path, "--force": force or None}
         if alone := [option for option, value in given.items() if value is not None]:
             raise FlagError(f"--known lists cards and looks at no machine: leave {alone[0]} out")
         return _list_known(json)
 
     from memplan.machine.detect import detect
 
-    if said is not None and server is not None:
+    if vulkaninfo is not None and server is not None:
         raise FlagError("--server and --vulkaninfo: give one of them")
     if server == "":
         raise FlagError("--server: an empty name; is a variable of the shell not set?")
@@ -68,11 +68,11 @@ def devices(
         from memplan.outfile import check_output
         from memplan.rig_file import RIG
 
-        check_output(path, RIG, [server, said or ""], force=force)
+        check_output(path, RIG, [server, vulkaninfo or ""], force=force)
     elif force:
         raise FlagError("--force is for the file of -o FILE")
-    if said is not None:
-        machine = _from_vulkaninfo(said)
+    if vulkaninfo is not None:
+        machine = _from_vulkaninfo(vulkaninfo)
     else:
         with waiting("llama-server --list-devices"):
             machine = detect(server)
@@ -86,7 +86,7 @@ def devices(
 
         about = f"from {machine.source}" if machine.rig.gpus else "no GPU found"
         text = write_rig(machine.rig, json=path.lower().endswith(".json"), about=about)
-        write_output(path, text.encode(), RIG, inputs=[server, said or ""], force=force)
+        write_output(path, text.encode(), RIG, inputs=[server, vulkaninfo or ""], force=force)
         count = len(machine.rig.gpus)
         gpus = f"{count} GPU{'s' * (count > 1)}" if count else "no GPU"
         print(f"{path}: a rig file of {gpus}; memplan estimate takes it with --rig", file=sys.stderr)

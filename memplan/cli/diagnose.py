@@ -13,9 +13,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 import typer
 
 from memplan.cli import terminal
-from memplan.cli.asked import access_of, rig_in, rig_of
-from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand
-from memplan.cli.estimate import reserve_mibs
+from memplan.cli.asked import access_of, reserve_mibs, rig_in, rig_of
+from memplan.cli.command import APP, CHECK_FAILED, PATHS, Arguments, Json, LlamaCommand
 from memplan.cli.waiting import working
 from memplan.errors import FlagError, LogError, MemplanError, shown
 from memplan.infile import open_input
@@ -31,7 +30,6 @@ app = typer.Typer(**APP)
 
 _TOO_MANY: Final = "give one at a time, or all of them piped: cat A B | memplan diagnose -"
 _CHUNK: Final = 1 << 20
-FAILED: Final = 1
 
 
 @app.command(
@@ -100,7 +98,7 @@ def diagnose(
         sys.stdout.write(render_diagnoses_json(diagnoses))
     else:
         sys.stdout.write(render_diagnoses(diagnoses, width=terminal.width()))
-    return FAILED if check and diagnoses[-1].load.failed is not None else 0
+    return CHECK_FAILED if check and diagnoses[-1].load.failed is not None else 0
 
 
 _STDIN: Final = "/dev/stdin"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from memplan.cli import terminal
+from memplan.cli.asked import read_question
 from memplan.cli.command import APP, Json, LlamaCommand, number
-from memplan.cli.estimate import read_question
 from memplan.cli.waiting import working
 from memplan.errors import FlagError, shown
 from memplan.llama.flag_fields import NAMES_MODEL

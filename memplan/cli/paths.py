@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from memplan.cli import terminal
+from memplan.cli.asked import read_question
 from memplan.cli.command import APP, Json, LlamaCommand, number
-from memplan.cli.estimate import read_question
 
 app = typer.Typer(**APP)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from memplan.cli import terminal
-from memplan.cli.command import APP, Arguments, LlamaCommand
-from memplan.cli.estimate import DOES_NOT_FIT, read_question
+from memplan.cli.asked import read_question
+from memplan.cli.command import APP, CHECK_FAILED, Arguments, LlamaCommand
 from memplan.cli.waiting import working
 from memplan.errors import FlagError
 from memplan.llama.flag_values import whole
@@ -98,7 +98,7 @@ def plan(
         sys.stderr.write(text)  # a script must not paste this
     else:
         sys.stdout.write(text)
-    return DOES_NOT_FIT if isinstance(found, NoPlan) else 0
+    return CHECK_FAILED if isinstance(found, NoPlan) else 0
 
 
 def left_out(arguments: Arguments) -> tuple[str, ...]:

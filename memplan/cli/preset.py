@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from memplan.cli import complete, terminal
-from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand, number
+from memplan.cli.command import APP, CHECK_FAILED, PATHS, Arguments, Json, LlamaCommand, number
 from memplan.cli.waiting import working
 from memplan.errors import FlagError, MemplanError, SourceError, shown
 from memplan.llama.flag_values import whole
@@ -96,7 +96,7 @@ def _show(name: str) -> int:
 
 
 def _fit(arguments: Arguments, style: str, projector: str | None, draft: int, growth: int | None) -> int:
-    from memplan.cli.estimate import DOES_NOT_FIT, read_question
+    from memplan.cli.asked import read_question
     from memplan.cli.plan import left_out
     from memplan.output.fit import fit_ini, fit_json, fit_remarks, fit_text, no_fit_text
     from memplan.planning.fit import Extra, fit_preset
@@ -119,7 +119,7 @@ def _fit(arguments: Arguments, style: str, projector: str | None, draft: int, gr
         sys.stdout.write(terminal.fitted(text, indent=";   ") if style == "ini" else text)
     else:
         sys.stderr.write(no_fit_text(preset, terminal.width()))
-    return 0 if fits else DOES_NOT_FIT
+    return 0 if fits else CHECK_FAILED
 
 
 def _projector(text: str | None) -> int:

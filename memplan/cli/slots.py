@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from memplan.cli import terminal
-from memplan.cli.command import APP, Json, LlamaCommand
-from memplan.cli.estimate import DOES_NOT_FIT, read_question
+from memplan.cli.asked import read_question
+from memplan.cli.command import APP, CHECK_FAILED, Json, LlamaCommand
 from memplan.errors import FlagError
 from memplan.llama.flag_fields import NAMES_MODEL
 from memplan.llama.flag_table import MAX_SEQUENCES
@@ -60,7 +60,7 @@ def slots(
     sys.stdout.write(text)
     of_interest = [row for row in table.rows if row.path == table.usual]
     row = next((row for row in of_interest if row.given), None) or next(row for row in of_interest if row.default)
-    return DOES_NOT_FIT if check and not row.estimate.fits else 0
+    return CHECK_FAILED if check and not row.estimate.fits else 0
 
 
 def _counts(text: str | None) -> tuple[int, ...]:

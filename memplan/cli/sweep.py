@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from memplan.cli import terminal
-from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand, number
-from memplan.cli.estimate import DOES_NOT_FIT, read_question
+from memplan.cli.asked import read_question
+from memplan.cli.command import APP, CHECK_FAILED, PATHS, Arguments, Json, LlamaCommand, number
 from memplan.errors import FlagError
 from memplan.llama.flag_fields import NAMES_MODEL
 from memplan.sweeping.axes import Axis, parse_axis
@@ -80,7 +80,7 @@ def sweep(
         kept = None if margin is None else margin << 20
         fits, text = _last_that_fits(arguments, axes, name, down, kept, style)
         sys.stdout.write(text)
-        return DOES_NOT_FIT if check and not fits else 0
+        return CHECK_FAILED if check and not fits else 0
     if margin is not None:
         raise FlagError("--margin: goes with --max or --min")
     if not axes:
@@ -102,7 +102,7 @@ def sweep(
         )
     sys.stdout.write(text)
     fits = any(point.estimate.fits for point in found.points)
-    return DOES_NOT_FIT if check and not fits else 0
+    return CHECK_FAILED if check and not fits else 0
 
 
 def make_sweeper(arguments: Arguments, axes: Sequence[Axis]) -> Sweeper:

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memplan.backends.cards import find_card
 from memplan.backends.devices import Rig
 from memplan.cli.asked import access_of, host_of, loads_of, model_of, rig_of, started_in
-from memplan.cli.command import APP, PATHS, Arguments, Json, LlamaCommand
+from memplan.cli.command import APP, CHECK_FAILED, PATHS, Arguments, Json, LlamaCommand
 from memplan.cli.waiting import waiting
 from memplan.errors import FlagError, ProgramError
 from memplan.llama.flags import Flags, check_devices, parse_flags
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from memplan.result import Estimate
 
 app = typer.Typer(**APP)
-
-DIFFERS: Final = 1
 
 
 @app.command(
@@ -108,7 +106,7 @@ def verify(
     taken = unaccounted(whole)
     sys.stdout.write(render(measured, rows, result, taken, notes, refusal.said if refusal is not None else ""))
     agrees = all(row.agrees for row in rows) and (result.refused is None) == (refusal is None)
-    return DIFFERS if check and not agrees else 0
+    return CHECK_FAILED if check and not agrees else 0
 
 
 def _notes(measured: Measured, flags: Flags, result: Estimate, rows: Sequence[Comparison]) -> Iterator[str]:
