@@ -9,6 +9,7 @@ from memplan.llama.flag_fields import same_setting
 from memplan.llama.flags import Flags
 from memplan.llama.memory.kv import CELL_PADDING
 from memplan.planning.drafter import drafter_places
+from memplan.planning.nearest import without_placement
 from memplan.planning.plan import Plan, make_plan
 from memplan.planning.probing import (
     LEAST_CONTEXT,
@@ -48,10 +49,10 @@ def advise(problem: Problem, found: Estimate) -> tuple[Advice | None, Plan | Cha
     search = Search(replace(problem, margins=(0,) * len(problem.rig.gpus)))
     search.remember((), found)
     advice = next(_changes(search, found), None)
-    plan = make_plan(problem)
+    plan = make_plan(problem, changes=False)
     if isinstance(plan, Plan):
         return advice, plan
-    return advice, next((change for change in plan.nearest if change.drop), None)
+    return advice, without_placement(problem) if plan.refused is None else None
 
 
 def given(flags: Flags, flag: str) -> bool:

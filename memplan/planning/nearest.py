@@ -138,7 +138,7 @@ def _without_gpus(failed: Search) -> Change | None:
     return Change(args, args, estimate, 0.0) if fits else None
 
 
-def without_placement(problem: Problem, chosen: Words, probe: Prober) -> Change | None:
+def without_placement(problem: Problem, chosen: Words = (), probe: Prober | None = None) -> Change | None:
     """The plan without the placement flags that the user gave; None when none was given, or nothing fits.
 
     ``chosen``: as ``nearest_changes`` takes it.  ``probe``: counts the estimates.
@@ -151,7 +151,8 @@ def without_placement(problem: Problem, chosen: Words, probe: Prober) -> Change 
     fewer, _ = few_enough(problem)
     search = Search(problem.with_words(*fewer))
     found = search.find(effort="good") or search.find(partial=True, effort="good")
-    probe.estimates += search.estimates
+    if probe is not None:
+        probe.estimates += search.estimates
     if found is None:
         return None
     args = (*without(chosen, PLACEMENT_AND_DEVICES), *fewer, *found.args)

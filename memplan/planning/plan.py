@@ -85,23 +85,24 @@ class NoPlan:
     approximate: str = ""
 
 
-def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan:
+def make_plan(problem: Problem, search_for: Sequence[str] = (), changes: bool = True) -> Plan | NoPlan:
     """The best flags for a problem, or what to change.
 
     ``search_for``: settings that may be chosen too (``c``, ``ub``, ``np``, ``cache``): each is raised as far as it
     costs no expert and no layer its place on a GPU, or lowered as far as it must be to have a plan.
+    ``changes``: whether other settings are looked for, where nothing fits or not every layer on GPUs.
     A model that drafts is put where it costs a token least, unless flags say where. Raises MemplanError.
     """
     places, others = drafter_places(problem.question)
     if not others:
-        return _make_plan(problem, search_for)
+        return _make_plan(problem, search_for, changes)
     tried: list[tuple[float, Words, Plan]] = []
     estimates = 0
     for words in (*places, *others):
         if tried and (words in others or _all_on_gpus(tried[-1][-1])):
             break
         asked = problem.with_words(*words)
-        found = _make_plan(asked, search_for, in_full=True)
+        found = _make_plan(asked, search_for, False, in_full=True)
         estimates += found.estimates
         if isinstance(found, NoPlan) and found.refused is not None and not words:
             return found  # wherever it lies
@@ -112,7 +113,7 @@ def make_plan(problem: Problem, search_for: Sequence[str] = ()) -> Plan | NoPlan
         _, words, best = min(tried, key=lambda one: one[0])
         return _with_drafter(best, problem, words, estimates)
     for words in reversed(places):  # what leaves the model most room first
-        found = _make_plan(problem.with_words(*words), search_for)
+        found = _make_plan(problem.with_words(*words), search_for, changes and words == places[0])
         estimates += found.estimates
         if isinstance(found, Plan):
             break
@@ -138,7 +139,7 @@ def _with_drafter(found: Plan | NoPlan, problem: Problem, words: Words, estimate
     return replace(found, fixed=fixed, args=args, nearest=nearest, estimates=estimates, notes=(*notes, *found.notes))
 
 
-def _make_plan(problem: Problem, search_for: Sequence[str], in_full: bool = False) -> Plan | NoPlan:
+def _make_plan(problem: Problem, search_for: Sequence[str], changes: bool, in_full: bool = False) -> Plan | NoPlan:
     """The same with what drafts where the flags put it.  ``in_full``: with every layer on GPUs, or not at all."""
     gpus, margins = len(problem.rig.gpus), len(problem.margins)
     if margins != gpus:
@@ -186,10 +187,10 @@ def _make_plan(problem: Problem, search_for: Sequence[str], in_full: bool = Fals
     if more_than_free:
         return NoPlan(fixed, more_than_free, (), None, estimates + search.estimates, search.approximate)
     nearest: tuple[Change, ...] = ()
-    if whole is None and found is None:
+    if changes and whole is None and found is None:
         nearest, count = nearest_changes(search, chosen, partial=costs is not None and costs.first is None)
         estimates += count
-    elif whole is None and found is not None and found.layout.first:
+    elif changes and whole is None and found is not None and found.layout.first:
         nearest, count = changes_in_full(search, found.layout.no_op_offload)
         estimates += count
     nearest = tuple(c if c.drop else replace(c, args=(*chosen, *c.args)) for c in nearest)
