@@ -109,7 +109,7 @@ def _devices(p: BothPaths, unicode: bool) -> Iterator[Line]:
         rows.append([*row, *(_left(use.left) for use in uses)])
     heads = ["MiB", "weights", "context"]
     heads += [f"{path} {field.replace('_', ' ')}" for field, _ in fields for path in paths]
-    heads += ["difference"] if len(paths) > 1 else []
+    heads += ["change"] if len(paths) > 1 else []
     heads += [f"{path} left" for path in paths]
     yield from column_lines(heads, rows, [False, *[True] * (len(heads) - 1)], unicode)
 

@@ -73,7 +73,7 @@ def test_paths(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     text = out(capsys, "paths", *SMALL, "--top", "3")
     assert "v0.5.0 takes the fused path here" in text
     assert "lid_kq (its permuted copy)" in text
-    assert "fused compute  unfused compute  fused run time  unfused run time  difference" in text
+    assert "fused compute  unfused compute  fused run time  unfused run time  change" in text
     assert "fused: fits up to 1,048,576 tokens of context, the model's own" in text
     short = "from 262,144 on, it starts, but what kernels take does not fit on CUDA0 ("
     assert f"unfused: fits up to 131,072 tokens of context; {short}" in text
