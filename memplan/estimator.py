@@ -23,7 +23,7 @@ from memplan.gguf.header import Header
 from memplan.llama import checks
 from memplan.llama.context import AS_RELEASED, ContextParams, GivenOut, Paths, Reservation
 from memplan.llama.flags import Flags, check_devices
-from memplan.llama.host_memory import REPACKED, held_while_loading, maps_file
+from memplan.llama.host_memory import REPACKED, held_while_loading, mapped_model, maps_file
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.override_use import WeightUse, weight_use
@@ -312,7 +312,7 @@ class _Work:
         made: Made | None,
     ) -> Estimate:
         compute, hp = _compute(reserved), self.model.hparams
-        model = mapped_model(placement, self.model) if self.mapped else placement.model
+        model = mapped_model(placement, self.model.tensors, self.model.header) if self.mapped else placement.model
         filled = min(params.n_ctx_seq if self.question.filled is None else self.question.filled, params.n_ctx_seq)
         unknown: dict[str, int | None] = {device.name: None for device in placement.devices}
         taken = unknown if made is None else run_time(made.context, made.work(filled))
@@ -364,22 +364,6 @@ class _Work:
             unified=self.rig.unified,
             without_ops=self.question.without_ops,
         )
-
-
-def mapped_model(placement: Placement, model: Model) -> dict[str, int]:
-    """The model's buffers where the file is mapped: the host's is the range of each file that its weights span.
-
-    Follows ``get_mapping_range`` (src/llama-model-loader.cpp, v0.5.0).
-    """
-    ranges: dict[int, tuple[int, int]] = {}
-    for t in model.tensors.tensors:
-        if placement.tensors[t.role] is placement.cpu.buft:
-            info = model.header.tensors[t.name]
-            first, last = ranges.get(info.shard, (info.offset, 0))
-            ranges[info.shard] = min(first, info.offset), max(last, info.offset + info.nbytes)
-    sizes = {name: size for name, size in placement.model.items() if name != placement.cpu.buft.name}
-    span = sum(last - first for first, last in ranges.values())
-    return {**sizes, "CPU_Mapped": span} if ranges else sizes
 
 
 def _compute(reserved: Reservation) -> dict[str, int]:

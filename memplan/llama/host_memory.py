@@ -6,8 +6,10 @@ ggml-vulkan-buffers.cpp (``ggml_vk_buffer_write_2d``, ``ggml_vk_ensure_sync_stag
 
 from __future__ import annotations
 
+from memplan.gguf.header import Header
 from memplan.llama.flags import Flags
 from memplan.llama.placement import Placement
+from memplan.llama.weights import ModelTensors
 from memplan.releases import Release
 
 REPACKED = "CPU_REPACK"
@@ -24,6 +26,22 @@ def maps_file(flags: Flags, placement: Placement, release: Release) -> bool:
     if flags.load_mode == "auto" and release.mmap_asks_devices and any(d.integrated for d in placement.devices):
         return False
     return flags.load_mode in ("auto", "mmap", "mmap+mlock")
+
+
+def mapped_model(placement: Placement, tensors: ModelTensors, header: Header) -> dict[str, int]:
+    """The model's buffers where the file is mapped: the host's is the range of each file that its weights span.
+
+    Follows ``get_mapping_range`` (src/llama-model-loader.cpp, v0.5.0).
+    """
+    ranges: dict[int, tuple[int, int]] = {}
+    for t in tensors.tensors:
+        if placement.tensors[t.role] is placement.cpu.buft:
+            info = header.tensors[t.name]
+            first, last = ranges.get(info.shard, (info.offset, 0))
+            ranges[info.shard] = min(first, info.offset), max(last, info.offset + info.nbytes)
+    sizes = {name: size for name, size in placement.model.items() if name != placement.cpu.buft.name}
+    span = sum(last - first for first, last in ranges.values())
+    return {**sizes, "CPU_Mapped": span} if ranges else sizes
 
 
 def held_while_loading(flags: Flags, placement: Placement, mapped: bool) -> int:
