@@ -8,7 +8,7 @@ from typing import Final
 
 from memplan.backends.devices import Rig
 from memplan.diagnosing.answers import Answers, TooMuchWork
-from memplan.diagnosing.causes import RUN_TIME, Cause, from_memory, from_words, label, left_by_log, on_host
+from memplan.diagnosing.causes import from_memory, left_by_log, on_host
 from memplan.diagnosing.figures import Row, explains, nodes_of, rows_of
 from memplan.diagnosing.log import Failure, Load, Stage
 from memplan.diagnosing.matching import (
@@ -23,6 +23,7 @@ from memplan.diagnosing.matching import (
     seen_flags,
     without_flags,
 )
+from memplan.diagnosing.meanings import RUN_TIME, Cause, from_words, label
 from memplan.diagnosing.mends import HOST, LEAST, Mend, Need, Variant, find_mends
 from memplan.diagnosing.rigs import other_gpus, rig_of
 from memplan.diagnosing.run_time import what_ran_out

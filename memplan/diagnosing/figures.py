@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from memplan.diagnosing.causes import from_words
 from memplan.diagnosing.log import Load, Stage
+from memplan.diagnosing.meanings import from_words
 from memplan.result import BufferUse, Estimate
 
 _MIB: Final = 1 << 20

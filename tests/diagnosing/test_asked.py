@@ -65,11 +65,11 @@ def test_no_flags_are_recommended_for_another_model_than_the_logs() -> None:
 
 
 def test_every_kind_of_cause_is_explained_in_the_docs() -> None:
-    from memplan.diagnosing import causes
+    from memplan.diagnosing import causes, meanings
 
     page = (LOGS.parents[2] / "docs" / "diagnose.md").read_text(encoding="utf-8")
-    source = inspect.getsource(causes) + inspect.getsource(diagnosis_module)
-    kinds = {meaning.kind for meaning in causes.SAID.values()} | set(re.findall(r'Cause\(\s*"([a-z-]+)"', source))
+    source = inspect.getsource(causes) + inspect.getsource(meanings) + inspect.getsource(diagnosis_module)
+    kinds = {meaning.kind for meaning in meanings.SAID.values()} | set(re.findall(r'Cause\(\s*"([a-z-]+)"', source))
     assert len(kinds) >= 19
     assert {kind for kind in kinds if f"`{kind}`" not in page} == set()
 
