@@ -27,7 +27,7 @@ from memplan.llama.host_memory import REPACKED, held_while_loading, mapped_model
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.override_use import WeightUse, weight_use
-from memplan.llama.placement import Placement, too_many_devices
+from memplan.llama.placement import Placement, select_devices, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, Refusal
 from memplan.llama.run_time import run_time
 from memplan.llama.server_memory import server_memory
@@ -262,7 +262,8 @@ class _Work:
     @property
     def mapped(self) -> bool:
         """Whether the host's weights are pages of the file, as in a server that runs, which ``filled`` asks about."""
-        return bool(self.question.filled) and self.flags.load_mode in ("auto", "mmap", "mmap+mlock")
+        devices = select_devices(self.flags, self.workshop.machine)
+        return bool(self.question.filled) and maps_file(self.flags, devices, self.release)
 
     def _draft(
         self, drafter: Drafter, made: Made, used: Mapping[str, int], buffers: PlacedBuffers
@@ -294,7 +295,7 @@ class _Work:
             for d in found.devices
         )
         host = replace(found.host, draft=draft.used(buffers.keys() - set(self.rig.buffer_names)))
-        mapped = drafter.own and maps_file(drafter.flags, made.placement, self.release)
+        mapped = drafter.own and maps_file(drafter.flags, made.placement.devices, self.release)
         host = self._host(host, buffers, mapped)
         server = found.server
         if server.checkpoint:
@@ -317,7 +318,7 @@ class _Work:
         unknown: dict[str, int | None] = {device.name: None for device in placement.devices}
         taken = unknown if made is None else run_time(made.context, made.work(filled))
         buffers = buffer_uses(model, memory.context, compute)
-        mapped = maps_file(self.flags, placement, self.release)
+        mapped = maps_file(self.flags, placement.devices, self.release)
         loading = held_while_loading(self.flags, placement, mapped)
         return replace(
             self._blank(),

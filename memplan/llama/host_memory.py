@@ -6,9 +6,11 @@ ggml-vulkan-buffers.cpp (``ggml_vk_buffer_write_2d``, ``ggml_vk_ensure_sync_stag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags
-from memplan.llama.placement import Placement
+from memplan.llama.placement import Device, Placement
 from memplan.llama.weights import ModelTensors
 from memplan.releases import Release
 
@@ -21,15 +23,18 @@ _DIRECT = 64 * _MIB + 2 * 4096
 """A buffer for direct reads, with a page to align at either end; read otherwise, a buffer takes 1 MiB."""
 
 
-def maps_file(flags: Flags, placement: Placement, release: Release) -> bool:
-    """Whether weights on the host are pages of the file; left to llama.cpp, not beside a GPU without its own memory."""
-    if flags.load_mode == "auto" and release.mmap_asks_devices and any(d.integrated for d in placement.devices):
+def maps_file(flags: Flags, devices: Sequence[Device], release: Release) -> bool:
+    """Whether weights on the host are pages of the file; left to llama.cpp, not beside a GPU without its own memory.
+
+    ``devices``: the GPUs in use.
+    """
+    if flags.load_mode == "auto" and release.mmap_asks_devices and any(d.integrated for d in devices):
         return False
     return flags.load_mode in ("auto", "mmap", "mmap+mlock")
 
 
 def mapped_model(placement: Placement, tensors: ModelTensors, header: Header) -> dict[str, int]:
-    """The model's buffers where the file is mapped: the host's is the range of each file that its weights span.
+    """Bytes of a mapped model's buffers, by type: the host's is the range of each file that its weights span.
 
     Follows ``get_mapping_range`` (src/llama-model-loader.cpp, v0.5.0).
     """

@@ -48,6 +48,13 @@ def test_a_gpu_without_memory_of_its_own_has_the_file_read() -> None:
     assert found("", "GB10", "b10361").host.mapped > 0  # before builds asked the devices
 
 
+@pytest.mark.parametrize(("line", "mapped"), [("", False), ("--mmap", True)])
+def test_a_server_that_holds_tokens_maps_its_file_by_the_same_rule(line: str, mapped: bool) -> None:
+    flags = parse_flags(["-c", "4096", "-np", "1", *line.split()])
+    running = estimate(MODEL, flags, parse_gpus(["GB10"]), filled=4096)
+    assert ("CPU_Mapped" in running.buffers) is mapped is (running.host.mapped > 0)
+
+
 def test_vulkan_copies_through_a_buffer_as_large_as_the_tensor() -> None:
     largest = max(t.nbytes for t in MODEL.tensors.values())
     card = "AMD Radeon RX 7900 XTX (RADV NAVI31):24560:24100"
