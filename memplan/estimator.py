@@ -79,7 +79,7 @@ class Answer:
     model: Model
     made: Made | None = None
     draft: Made | None = None
-    """The same of the context that drafts."""
+    """What the context that drafts was made from."""
     uncounted: str = ""
     """Why what drafts is not counted, though something does."""
     elsewhere: str = ""

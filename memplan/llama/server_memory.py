@@ -1,8 +1,8 @@
 """What llama-server keeps in the host's memory beside its buffers: outputs, context checkpoints, the prompt cache.
 
 Follows tools/server/server-context.cpp (``create_checkpoint``), server-task.cpp (``server_prompt_cache``) and
-src/llama-context.cpp (``output_reserve``), v0.5.0. These are upper
-limits: nothing of it but the outputs is there when llama-server starts.
+src/llama-context.cpp (``output_reserve``), v0.5.0. These are upper limits: nothing of it but the outputs is there when
+llama-server starts.
 """
 
 from __future__ import annotations

@@ -199,8 +199,9 @@ _B10216 = _read(
     _B10199,
     10216,
     10204,
-    "DeepSeek-V4's K and V caches must have the same type, and a quantised V cache turns flash attention on where that"
-    " is left to llama.cpp. Qwen3.5's MTP blocks, Step-3.5's and GLM-5's are loaded for drafts alone.",
+    "K and V caches of DeepSeek-V4, and of models with latent attention, must have the same type, and a quantised V"
+    " cache turns flash attention on where that is left to llama.cpp. Qwen3.5's MTP blocks,"
+    " Step-3.5's and GLM-5's are loaded for drafts alone.",
     equal_cache_types=True,
     skips_mtp_blocks=True,
 )
@@ -357,7 +358,7 @@ _B10909 = _read(
     10852,
     "CUDA's flash attention takes caches of q4_1, q5_0 and q5_1; before, attention over those ran on the host. A split"
     " has as many inputs as there are. Vulkan has the fused hyper-connections, and another order of nodes around norms"
-    " and ropes. GLM-4.5's MTP blocks have no cache.",
+    " and ropes. GLM-4.5's and GLM-4.7-Flash's MTP blocks have no cache.",
     caches_mtp_blocks=False,
     draft_inherits_devices=True,
     projector_follows_devices=True,

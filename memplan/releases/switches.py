@@ -87,8 +87,9 @@ class Release:
     load_hparams)."""
 
     equal_cache_types: bool
-    """DeepSeek-V4 refuses K and V caches of different types, and a quantised V cache turns flash attention on where
-    it is left to llama.cpp (llama-context.cpp: llama_init_from_model)."""
+    """DeepSeek-V4 and models with latent attention (``is_mla``) refuse K and V caches of different types, and with any
+    model a quantised V cache turns flash attention on where it is left to llama.cpp (llama-context.cpp:
+    llama_init_from_model)."""
 
     skips_mtp_blocks: bool
     """MTP blocks that used always to be loaded (Qwen3.5 and 3.6, Step-3.5, GLM-5) are skipped unless a context drafts
@@ -107,7 +108,8 @@ class Release:
     create_tensor_qkv)."""
 
     caches_mtp_blocks: bool
-    """GLM-4.5's cache has a layer for each MTP block (llama-model.cpp: create_memory)."""
+    """Caches of GLM-4.5, and of GLM-4.7-Flash and others of deepseek2, have a layer for each MTP block
+    (llama-model.cpp: create_memory)."""
 
     # --- the graph (src/models/deepseek4.cpp, src/llama-graph.cpp) ---
 
