@@ -177,6 +177,9 @@ def gib_ticks(low: int, high: int, log: bool = False, most: int = 8) -> list[int
     if log:
         exponents = range(max(low, 1).bit_length() - 1, high.bit_length())
         ticks = [1 << e for e in exponents if low <= 1 << e <= high]
+        if len(ticks) < 3:
+            # within few doublings, steps between them
+            ticks = [tick for e in exponents for k in range(4, 8) if low <= (tick := (k << e) // 4) <= high]
         while len(ticks) > most:
             ticks = ticks[::2]
         return ticks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -179,6 +179,7 @@ def _fill(figure: Figure, chart: TimelineChart, theme: Theme) -> None:
     """Panels one below the other, each with its key at the right; lengths are inches."""
     ruler = Ruler(figure)
     timelines = chart.timelines
+    palette = _colours(timelines, theme)
     rows = [(timeline, 0, chart.nodes, f"{timeline.device}: {timeline.peak_label}") for timeline in timelines]
     if len(rows) == 1:
         peak = timelines[0].node
@@ -198,7 +199,7 @@ def _fill(figure: Figure, chart: TimelineChart, theme: Theme) -> None:
     for (timeline, start, end, _), title, key, panel in zip(rows, titles, keys, tall, strict=True):
         y += 0.18 + len(title) * _TITLE * LINE
         axes = figure.add_axes((LEFT / WIDTH, 1 - (y + panel) / height, (RIGHT - LEFT) / WIDTH, panel / height))
-        _draw(axes, timeline, (start, end), key, theme, ruler)
+        _draw(axes, timeline, (start, end), key, palette, theme, ruler)
         axes.set_title("\n".join(title), color=theme.text, fontsize=_TITLE, loc="left", pad=6)
         y += panel + 0.28
     for k, line in enumerate(reversed(notes)):
@@ -208,18 +209,34 @@ def _fill(figure: Figure, chart: TimelineChart, theme: Theme) -> None:
                 color=theme.muted, fontsize=8.5, ha="center", va="bottom")  # fmt: skip
 
 
+def _colours(timelines: Sequence[Timeline], theme: Theme) -> dict[str, str]:
+    """A colour for each tensor, the same in all panels; one is used again only by tensors of other panels."""
+    found: dict[str, str] = {REST: theme.rest}
+    for timeline in timelines:
+        taken = {found[label] for label in timeline.labels if label in found}
+        new = [label for label in timeline.labels if label not in found]
+        seldom = sorted(theme.lines, key=list(found.values()).count)
+        found |= zip(new, [colour for colour in seldom if colour not in taken], strict=False)
+    return found
+
+
 def _draw(
-    axes: Any, timeline: Timeline, nodes: tuple[int, int], names: Sequence[str], theme: Theme, ruler: Ruler
+    axes: Any,
+    timeline: Timeline,
+    nodes: tuple[int, int],
+    names: Sequence[str],
+    colours: Mapping[str, str],
+    theme: Theme,
+    ruler: Ruler,
 ) -> None:
     dress(axes, theme)
     start, end = nodes
     xs, bands, reach = _thinned(timeline, start, end)
     axes.fill_between(xs, reach, step="post", color=theme.gaps, linewidth=0, label="gaps between them")
     base = [0] * len(xs)
-    for i, (label, name, band) in enumerate(zip(timeline.labels, names, bands, strict=True)):
-        colour = theme.rest if label == REST else theme.lines[i]
+    for label, name, band in zip(timeline.labels, names, bands, strict=True):
         top = [a + b for a, b in zip(base, band, strict=True)]
-        axes.fill_between(xs, base, top, step="post", color=colour, linewidth=0, label=name)
+        axes.fill_between(xs, base, top, step="post", color=colours[label], linewidth=0, label=name)
         base = top
     size = timeline.size
     axes.set_xlim(start, max(end, start + 1))

@@ -12,7 +12,7 @@ def test_the_object_has_the_contracts_keys() -> None:
     assert list(answer) == [
         "model", "llama", "app", "n_ctx", "n_ctx_seq", "buffers", "draft", "run_time", "filled", "devices", "host",
         "fits", "starts", "tight", "short_at", "run_time_not_modelled", "server", "graph",
-        "disabled", "pipeline_parallel", "exact", "notes", "refused",
+        "disabled", "pipeline_parallel", "exact", "notes", "refused", "draft_refused",
     ]  # fmt: skip
     assert answer["buffers"]["CUDA0"] == {"model": 20111 * MIB, "context": 900 * MIB, "compute": 2184 * MIB}
     assert list(answer["devices"][0]) == [
@@ -23,7 +23,8 @@ def test_the_object_has_the_contracts_keys() -> None:
     assert answer["draft"] is None
     assert answer["host"] == {
         "model": 1015 * MIB, "context": 3 * MIB, "compute": 33 * MIB, "draft": 0, "projector": 0,
-        "total": 131072 * MIB, "short": 0,
+        "total": 131072 * MIB, "short": 0, "mapped": 0, "pinned": 0, "loading": 0,
+        "least": 1051 * MIB, "most": 1051 * MIB,
     }  # fmt: skip
     assert answer["graph"] == {"nodes": [8349, 8349], "splits": [3, 3]}
     assert (answer["llama"], answer["app"], answer["exact"], answer["refused"]) == ("v0.5.0", "server", True, None)
