@@ -107,7 +107,8 @@ def test_on_the_command_line(option: str, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out) == said
     assert said["graph"]["nodes"][0] > 9448
     assert main([*line, option, "perhaps"]) == 2
-    assert capsys.readouterr().err == f"memplan: error: {option} 'perhaps': must be auto, fused or unfused\n"
+    said = f"memplan: error: {option}: 'perhaps' is not one of 'auto', 'fused', 'unfused'; see memplan estimate --help\n"
+    assert capsys.readouterr().err == said
 
 
 def test_keys_that_a_fork_may_or_may_not_read_make_an_answer_approximate() -> None:
