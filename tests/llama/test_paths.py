@@ -107,8 +107,8 @@ def test_on_the_command_line(option: str, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out) == said
     assert said["graph"]["nodes"][0] > 9448
     assert main([*line, option, "perhaps"]) == 2
-    said = f"memplan: error: {option}: 'perhaps' is not one of 'auto', 'fused', 'unfused'; see memplan estimate --help\n"
-    assert capsys.readouterr().err == said
+    said = capsys.readouterr().err
+    assert said.startswith(f"memplan: error: {option}: 'perhaps' is not one of 'auto', 'fused', 'unfused'; ")
 
 
 def test_keys_that_a_fork_may_or_may_not_read_make_an_answer_approximate() -> None:

@@ -292,6 +292,7 @@ def test_what_is_refused_is_said_beside_its_field(opened: Opened) -> None:
     assert "--host-mib: 512 MiB is too small to be meant" in page.locator("#host-error").inner_text()
     change(page, host="")
     assert page.locator(".error:not(:empty)").count() == 0 and page.locator("[aria-invalid]").count() == 0
+    assert page.locator("#bars svg").bounding_box()["width"] > 300
 
 
 def test_what_is_not_exact_says_why(opened: Opened) -> None:

@@ -152,6 +152,7 @@ function showEstimate(answer) {
 function draw() {
   const answer = shown.estimate;
   if (answer && answer.refused === null) {
+    $("bars").textContent ||= " "; // an empty section is not shown, and has no width
     $("bars").replaceChildren(barsPicture(answer, $("bars").clientWidth));
     $("figures").replaceChildren(...figures(answer));
   } else {
