@@ -26,7 +26,7 @@ from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.placement import Placement, select_devices, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
 from memplan.llama.run_time import Product, Work, prompt_batches
-from memplan.llama.speculation import BLOCK_TYPES, DSPARK_SINCE
+from memplan.llama.speculation import BLOCK_TYPES, DSPARK_SINCE, draft_kind
 from memplan.loaded import Made, Model, load, make_context
 from memplan.models.graphs import BufferMap, PartBuffers
 from memplan.question import Question
@@ -128,6 +128,9 @@ def find_drafter(question: Question, served: Model, params: ContextParams) -> Dr
         return f"{flags.drafting} with {model.arch.name} is not modelled"
     if mtp:
         block = mtp_block(model, question.release)
+        kind = draft_kind(question.draft)
+        if isinstance(block, Refusal) and kind in BLOCK_TYPES:
+            return replace(block, fix=f"{block.fix}; this file drafts with --spec-type {kind}")
         return Drafter(block, own, own=True) if isinstance(block, Model) else block
     if model.mtp_only:
         raise ModelError(f"{question.draft.name}: MTP blocks alone, which draft with --spec-type draft-mtp")

@@ -388,9 +388,13 @@ _ABORTS: Mapping[str, tuple[str, str]] = {
         "override-to-unused-device",
         "name a GPU that is in use and computes the tensor's op in -ot, or use all GPUs (-sm layer)",
     ),
+    "cparams.ctx_other": (
+        OTHER,
+        "this model only drafts for another one: give it with -md beside the model that it drafts for",
+    ),
     "GGML_ASSERT(obj_new)": (
         OTHER,
-        "llama.cpp has no room for so large a graph: use a model of fewer layers or rounds",
+        "llama.cpp has no room for so large a graph: use a smaller --spec-draft-n-max, or a model of fewer layers",
     ),
     "fatal error": (OTHER, "llama.cpp has no room for so large a graph: use one slot, -kvu, or an unquantised cache"),
     "tensor->nb[0] == ggml_element_size(tensor)": (

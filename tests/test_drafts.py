@@ -286,6 +286,14 @@ def test_a_drafter_is_nothing_by_itself() -> None:
     found = estimate(header("flash-dspark"), parse_flags(["-c", "4096"]), rig(CASES[0]))
     assert found.refused is not None
     assert "ctx_other" in found.refused.message
+    assert "give it with -md" in found.refused.fix
+
+
+def test_a_file_without_mtp_blocks_names_the_type_that_it_drafts_by() -> None:
+    refused = answer(
+        asked("-c 8192 -np 1 -md x --spec-type draft-mtp", "v0.5.0", "flash-dspark")
+    ).estimate.draft_refused
+    assert refused is not None and "--spec-type draft-dspark" in refused.fix
 
 
 def test_reserved_anew_or_not_the_main_context_probes_once() -> None:
