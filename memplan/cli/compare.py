@@ -74,7 +74,7 @@ def compare(
     asked = read_question(first)
     other = read_question(second)
     if first.model == second.model and asked.flags.model == other.flags.model:
-        other = other.with_(loads=asked.loads)  # what is known of a header is kept with it
+        other = other.with_(loads=(asked.loads[0], *other.loads[1:]))  # what is known of a header is kept with it
 
     from memplan.comparing.compare import compare as compared
     from memplan.comparing.steps import release_steps

@@ -115,7 +115,7 @@ def _beyond(hunt: Hunt, found: Largest) -> str:
 
 def _verdict(estimate: Estimate) -> str:
     """Why an estimate is not good enough; what leaves too little fits otherwise."""
-    if estimate.refused:
+    if estimate.refused or estimate.draft_refused:
         return f"is {verdict_cell(estimate)[0]}"
     if estimate.fits:
         least = min(estimate.devices, key=lambda device: device.left)

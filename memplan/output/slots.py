@@ -98,9 +98,9 @@ def none_fits_line(table: SlotTable) -> str:
     if any(e.fits for e in rows):
         return ""
     elsewhere = f" on the {table.usual} {table.path}" if any(row.estimate.fits for row in table.rows) else ""
-    started = [e for e in rows if e.refused is None]
+    started = [e for e in rows if e.refused is None and e.draft_refused is None]
     if not started:
-        mends = dict.fromkeys(e.refused.fix for e in rows if e.refused is not None and e.refused.fix)
+        mends = dict.fromkeys(why.fix for e in rows if (why := e.refused or e.draft_refused) is not None and why.fix)
         return f"no slot count starts{elsewhere}{': ' if mends else ''}{'; or '.join(map(printable, mends))}"
     said = f"no slot count fits{elsewhere}"
     if not all(e.short for e in started):
@@ -121,8 +121,8 @@ def none_fits_line(table: SlotTable) -> str:
 
 
 def _why(estimate: Estimate) -> str:
-    if estimate.refused is not None:
-        return f"llama.cpp does not start ({printable(estimate.refused.title)})"
+    if (refused := estimate.refused or estimate.draft_refused) is not None:
+        return f"llama.cpp does not start ({printable(refused.title)})"
     short = [(size, name) for name, size in estimate.shortages]
     if not short:
         return "GPUs and host together have too little memory"

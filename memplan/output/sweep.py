@@ -167,6 +167,8 @@ def verdict_cell(estimate: Estimate) -> tuple[str, str]:
     """Whether it fits, where it is short and by how many MiB, or why llama.cpp refuses; with a style."""
     if estimate.refused:
         return f"refused: {printable(estimate.refused.title)}", "red"
+    if estimate.draft_refused:
+        return f"refused: {printable(estimate.draft_refused.title)}", "red"
     if unchecked(estimate):
         return "not checked", ""
     if estimate.fits:
@@ -186,7 +188,7 @@ def closing_notes(estimates: Iterable[Estimate]) -> list[str]:
     estimates = list(estimates)
     reasons = dict.fromkeys(e.approximate for e in estimates if e.approximate)
     contexts = dict.fromkeys(note for e in estimates if (note := context_note(e)))
-    refusals = dict.fromkeys(_refusal(e.refused) for e in estimates if e.refused is not None)
+    refusals = dict.fromkeys(_refusal(why) for e in estimates if (why := e.refused or e.draft_refused) is not None)
     return [
         *refusals,
         *host_notes(estimates),

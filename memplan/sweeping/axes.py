@@ -62,6 +62,9 @@ _OPPOSITE: Final[Mapping[str, str]] = {
     "-nr": "--repack",
     "--no-repack": "--repack",
 }
+_BESIDE: Final = same_setting("-md") | same_setting("--mmproj")
+"""Flags that name another model beside the main one."""
+
 _COUNTS: Final = same_setting("-ngl")
 """Flags that take numbers, and a few words beside them."""
 
@@ -171,7 +174,7 @@ def _flags(name: str, part: str) -> tuple[str, ...]:
     for flag in (spelt,) if spelt.startswith("-") else (f"-{spelt}", f"--{spelt}"):
         count = arity(flag)
         if count is not None and flag in table.ARITY:
-            if flag in NAMES_MODEL:
+            if flag in NAMES_MODEL | _BESIDE:
                 raise FlagError(f"--over {_cut(name)}: one model each time; memplan compare puts two side by side")
             if count > 1:
                 raise FlagError(f"--over {_cut(name)}: {flag} takes {count} values and cannot be swept")

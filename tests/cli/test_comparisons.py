@@ -292,3 +292,19 @@ def test_inputs_without_a_name_are_explained_where_they_move(capsys: pytest.Capt
     text = out(capsys, *line)
     assert "input of FILL for kq_plus_kq_b has no name in llama.cpp: room for zeros" in text
     assert "unnamed" not in text
+
+
+def test_a_side_has_its_own_drafter(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "compare", *SMALL, "--with", "-md deepseek-v4-flash-dspark", "--json")
+    told = out(capsys, "compare", *SMALL, "--with", "-md deepseek-v4-flash-dspark")
+    assert "not given" not in told
+    assert json.loads(text) and "MiB more on CUDA0" in told.splitlines()[-1]
+
+
+def test_slots_say_why_nothing_drafts(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("deepseek-r1", "--spec-type", "draft-mtp", "--gpu", "4*RTX PRO 6000")
+    text = out(capsys, "slots", *line, "-c", "32768", "--np", "1,4")
+    assert "refused: context type MTP requested" in text and "short:" not in text
+    assert text.splitlines()[-1].startswith("no slot count starts: ")
+    text = out(capsys, "sweep", *line, "-np", "1", "--max", "ctx")
+    assert "256 is refused: context type MTP requested" in text and "short" not in text

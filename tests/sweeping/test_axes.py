@@ -75,6 +75,8 @@ def test_all_releases() -> None:
         ("ctx=4096:4194304k", "too large"),
         ("model=a,b", "one model each time; memplan compare"),
         ("hf=a,b", "one model each time"),
+        ("md=a,b", "one model each time"),
+        ("mmproj=a,b", "one model each time"),
         ("ctx=" + "9x" * 5000, "must be a number"),
         ("ctx=" + "9" * 5000, "must be a number"),
         ("cmoe=" + "y" * 5000, "with on and off"),
