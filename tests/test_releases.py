@@ -117,7 +117,7 @@ def test_a_build_in_no_gap_is_known_whole() -> None:
         ("b11434", "llama", "CUDA0", "ffn_up", "a batch may hold", "shared expert|Metal|Recurrent"),
         ("b11434", "deepseek4", "CUDA0", "ffn_up_shexp", "CUDA computes a shared expert", "With other|Metal"),
         ("b10909", "llama", "Vulkan0", "ffn_up", "A split has as many inputs", "CUDA|hyper-connections|GLM"),
-        ("b10216", "deepseek4", "CUDA0", "ffn_up_exps", "DeepSeek-V4's K and V caches", "Qwen"),
+        ("b10216", "deepseek4", "CUDA0", "ffn_up_exps", "K and V caches of DeepSeek-V4", "Qwen"),
         ("b10216", "qwen35", "CUDA0", "ffn_up", "Qwen3.5's MTP blocks", "K and V"),
         ("b10103", "llama", "CUDA0", "ffn_up", "Before, they lay in plain memory", "Vulkan"),
     ],
