@@ -6,7 +6,8 @@ from collections.abc import Generator, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol
 
 from memplan.garbage import make_room
-from memplan.ggml.plan.parts import FIRST_INPUT, Buffers, GraphParts, Part, PartBuilder
+from memplan.ggml.plan.part_structure import FIRST_INPUT
+from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartBuilder
 from memplan.ggml.tensor import Tensor, new_tensor
 from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, NOTHING_GIVEN, Batch, Fused, GivenOut, Paths, Probe
 from memplan.llama.graph.base import H

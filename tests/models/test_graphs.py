@@ -153,6 +153,6 @@ def test_halves_that_layers_and_batches_share_are_what_each_would_have(model: st
         for batch in (context.params.prompt_batch, *prompt_batches(context.params, 1000)):
             parts = context.graphs.in_parts(batch, context.fused)
             structure = structure_of(parts)
-            nodes = [parts.parts[at].nodes[r] for at, r in map(structure.where.__getitem__, structure.order)]
+            nodes = [parts.parts[structure.at[i]].nodes[structure.ref[i]] for i in structure.order]
             whole = context.graphs.whole(batch, context.fused).graph.nodes
             assert [(t.op, t.type, t.ne, t.nb) for t in nodes] == [(t.op, t.type, t.ne, t.nb) for t in whole]

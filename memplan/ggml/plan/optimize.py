@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -133,16 +133,16 @@ class Optimizer:
     def _find_runs(self, schedule: Schedule, far: Backends) -> Iterator[tuple[int, int, int, Run]]:
         """Where backends are to be asked a part at a time: the part's position, the run's place, the node after it."""
         structure = schedule.structure
-        order, where, segments = structure.order, structure.where, structure.segments
+        order, refs, segments = structure.order, structure.ref, structure.segments
         read_at = [structure.position[i] for i, _, _ in schedule.copies]
         for split_start, split_end, backend in schedule.runs:
             if not self._asks[backend] or backend in far:
                 continue
             inside = segments[bisect_right(segments, split_start) : bisect_left(segments, split_end)]
             for start, end in pairwise((split_start, *inside, split_end)):
-                at, r = where[order[start]]
+                at, r = structure.at[order[start]], refs[order[start]]
                 copies = schedule.copies[bisect_left(read_at, start) : bisect_left(read_at, end)]
-                reads = tuple([(where[i][1], j) for i, j, _ in copies])
+                reads = tuple([(refs[i], j) for i, j, _ in copies])
                 follows = end < len(order)
                 run = Run(r, r + end - start, backend, follows, reads)
                 yield at, start, order[end] if follows else -1, run
@@ -220,14 +220,14 @@ class _Whole:
         self.names: dict[Tensor, Kept] = {}
         self._made: dict[Kept, Tensor] = {}
         self._buffers = structure.buffers(graph)
-        self._uses = Counter(s for i in structure.order for s in structure.srcs[i])
+        self._uses = Counter(chain.from_iterable(map(structure.srcs.__getitem__, structure.order)))
         self._copies = {(i, j) for i, j, _ in schedule.copies}
 
     def tensor(self, i: int) -> Tensor:
         """The tensor of one id, without sources until it is among ``nodes``."""
         t = self._made.get((i, -1))
         if t is None:
-            at, r = self.structure.where[i]
+            at, r = self.structure.at[i], self.structure.ref[i]
             of = self.graph.parts[at].tensor(r) if at >= 0 else self.graph.inputs[r]
             base = self.structure.base[i]
             view_src = self.tensor(base) if base >= 0 else None

@@ -74,6 +74,7 @@ class StepFinder:
         self.n_copies = n_copies
         self.like = like
         self.needs = structure.needs.copy()
+        self.takes = structure.takes.copy()
         self.base = structure.base.copy()
         self.children = structure.n_children.copy()
         self.views = structure.n_views.copy()
@@ -91,7 +92,7 @@ class StepFinder:
     def find(self) -> Steps:
         """All steps, in order."""
         schedule, order = self.schedule, self.optimized.order or self.structure.order
-        srcs = self._with_copies()
+        self._read_copies()
         keep: dict[int, list[int]] = {}
         for until, kept in self.optimized.lifetimes:
             ids = [self.copies[tensor] if tensor[1] >= 0 else tensor[0] for tensor in kept]
@@ -108,19 +109,18 @@ class StepFinder:
                 copy = self.copies[source, split.backend]
                 if not self.owned[copy]:
                     self._place(copy, split.backend)
-            self._walk([i for i in order[start:end] if busy[i]], srcs, keep)
+            self._walk([i for i in order[start:end] if busy[i]], keep)
         return Steps(self.steps, list(self.slots), len(self.places))
 
-    def _walk(self, nodes: Iterable[int], srcs: list[tuple[int, ...]], keep: dict[int, list[int]]) -> None:
-        owns, takes, computed_at = self.structure.owns, self.structure.takes, self.schedule.homes
+    def _walk(self, nodes: Iterable[int], keep: dict[int, list[int]]) -> None:
+        owns, takes, computed_at = self.structure.owns, self.takes, self.schedule.homes
         children, views, kept, base, owned = self.children, self.views, self.kept, self.base, self.owned
         homes, needs, steps, release = self.homes, self.needs, self.steps, self._release
         slot_at, places = self.slot_at, self.places
         for i in nodes:
             if owns[i] and not owned[i]:
                 owned[i] = True
-                for j in takes[i]:
-                    p = srcs[i][j]
+                for p in takes[i]:
                     if owned[p] and children[p] == 1 and views[p] == 0 and not kept[p]:
                         owned[p] = False
                         home = homes[i] = homes[p]
@@ -192,11 +192,11 @@ class StepFinder:
             self.slot_at[i] = self._slot(i, homes[i])
 
     def _slot(self, i: int, home: int) -> int:
-        where = self.structure.where
+        ids = self.structure.at
         kind = FED if i in self.fed else OWN
-        if i >= len(where):
-            i, kind = self.sources[i - len(where)], COPY
-        at, r = where[i]
+        if i >= len(ids):
+            i, kind = self.sources[i - len(ids)], COPY
+        at, r = ids[i], self.structure.ref[i]
         return self.slots.setdefault((self.like[at] if at >= 0 else at, r, home, kind), len(self.slots))
 
     # --- copies -------------------------------------------------------------------------------------------------------
@@ -215,10 +215,10 @@ class StepFinder:
         self.kept.append(self.n_copies > 1)
         return i
 
-    def _with_copies(self) -> list[tuple[int, ...]]:
-        """Sources by id, with the copies that the splits read in place of what lies elsewhere."""
-        srcs = self.structure.srcs.copy()
-        matters, homes = self.structure.matters, self.schedule.homes
+    def _read_copies(self) -> None:
+        """Let nodes read the copies of what lies elsewhere."""
+        structure, matters, homes = self.structure, self.structure.matters, self.schedule.homes
+        srcs: dict[int, list[int]] = {}
         for split in self.schedule.splits:
             for source in split.inputs:
                 self.copies[source, split.backend] = self._newsame_layout(source)
@@ -228,14 +228,13 @@ class StepFinder:
             if matters[old]:
                 self.children[old] -= 1
             self.children[new] += 1
-            changed = list(srcs[i])
+            changed = srcs.setdefault(i, list(structure.sources(i)))
             changed[j] = new
-            srcs[i] = tuple(changed)
             self.needs[i] = tuple([s for s in changed if s >= len(matters) or matters[s]])
+            self.takes[i] = tuple([new if s == old else s for s in self.takes[i]])
             if j in (1, 2):
                 self.fed.add(i)
         self._find_slots()
-        return srcs
 
     def _place_leafs(self) -> None:
         """Leafs come first: under pipelining all copies of inputs, then the graph's own."""

@@ -10,19 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 from memplan.garbage import make_room
 from memplan.ggml.backend import SCRATCH_OPS, Backend, Buffer, BufferType, Traits
 from memplan.ggml.gallocr import INPLACE_OPS
 from memplan.ggml.graph import Graph
+from memplan.ggml.plan.part_structure import FIRST_INPUT, KEPT_STRUCTURES, NO_BASE, PartStructure
 from memplan.ggml.tensor import FLAG_INPUT, FLAG_OUTPUT, VIEW_OPS, Tensor
-
-FIRST_INPUT = -1000
-"""The number of the graph's first input; the next one's is one less."""
-
-NO_BASE = -(1 << 30)
-"""``Part.bases`` of what is no view."""
 
 Buffers = tuple["Buffer | None", ...]
 """Where a part's leafs lie, None for what the allocator places."""
@@ -31,88 +25,6 @@ Buffers = tuple["Buffer | None", ...]
 class PartError(Exception):
     """A fault of what builds a graph: it cannot be cut as it was."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartStructure:
-    """What parts have in common that differ in sizes alone: one object for all of them.
-
-    Attributes:
-        srcs: each node's sources.  bases: what each node is a view of.  takes: which sources' places a node may take.
-        computed: whether a node is no view.  outputs: whether a node or leaf is an output.  kept: whether a leaf lies
-            in a buffer, and is no scratch.
-        shared: leafs that belong to the whole graph: where another part has one of the same role in the same buffer,
-            it is the same tensor.
-        n_given: how many tensors the part before hands on.  outs: the tensors that it hands on itself.
-        roots: what was expanded while the part was built, in order.
-        body: all that is visited while the part is built, in order: nodes, leafs, inputs, what is handed on to it.
-    """
-
-    srcs: tuple[tuple[int, ...], ...]
-    bases: tuple[int, ...]
-    takes: tuple[tuple[int, ...], ...]
-    computed: bytes
-    outputs: bytes
-    kept: bytes
-    shared: tuple[int, ...]
-    n_given: int
-    outs: tuple[int, ...]
-    roots: tuple[int, ...]
-    body: list[int] = field(init=False, default_factory=list)
-    _tails: dict[tuple[int, ...], list[int]] = field(init=False, default_factory=dict)
-
-    @staticmethod
-    def of(*given: Any) -> PartStructure:
-        """The one object with these attributes."""
-        known = _structures.get(given)
-        if known is None:
-            make_room(_structures, KEPT_STRUCTURES)
-            known = _structures[given] = PartStructure(*given)
-            seen: set[int] = set()
-            known.body.extend([r for root in known.roots for r in known._visit(root, seen)])
-        return known
-
-    @property
-    def n_nodes(self) -> int:
-        """How many nodes there are."""
-        return len(self.srcs)
-
-    def tail(self, done: tuple[int, ...]) -> list[int]:
-        """What visiting the last of these outs adds after the body and the outs before it were visited."""
-        known = self._tails.get(done)
-        if known is None:
-            seen = set(self.body)
-            for out in done[:-1]:
-                self._visit(self.outs[out], seen)
-            known = self._tails[done] = self._visit(self.outs[done[-1]], seen)
-        return known
-
-    def _visit(self, root: int, seen: set[int]) -> list[int]:
-        """What is added for ``root``, sources first, left to right, as ``Graph.expand`` does it."""
-        if root in seen:
-            return []
-        seen.add(root)
-        found: list[int] = []
-        srcs, n = self.srcs, len(self.srcs)
-        stack = [(root, iter(srcs[root] if 0 <= root < n else ()))]
-        while stack:
-            node, sources = stack[-1]
-            for r in sources:
-                if r not in seen:
-                    seen.add(r)
-                    if 0 <= r < n:
-                        stack.append((r, iter(srcs[r])))
-                        break
-                    found.append(r)
-            else:
-                stack.pop()
-                found.append(node)
-        return found
-
-
-KEPT_STRUCTURES = 1024
-"""Structures of parts that are remembered."""
-
-_structures: dict[tuple[Any, ...], PartStructure] = {}
 
 _numbers: dict[tuple[Hashable, ...], int] = {}
 _next_number = count()

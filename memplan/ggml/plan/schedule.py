@@ -9,11 +9,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import compress, pairwise
+from operator import ne
 from weakref import WeakKeyDictionary
 
 from memplan.garbage import make_room
-from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartStructure
+from memplan.ggml.plan.part_structure import PartStructure
+from memplan.ggml.plan.parts import Buffers, GraphParts, Part
 from memplan.ggml.plan.structure import Structure, kept_of, structure_of
 from memplan.ggml.sched import Sched, SchedAbortError
 
@@ -219,7 +221,7 @@ class _Passes:
 
     def _expand(self, nodes: Iterable[int], skip: int) -> None:
         """Pass 2, one way: unassigned nodes follow the node before, but never the backend ``skip``."""
-        homes, where = self.homes, self.structure.where
+        homes, positions, refs = self.homes, self.structure.at, self.structure.ref
         current = -1
         asked = -1, -1
         said: Answers = ()
@@ -228,11 +230,11 @@ class _Passes:
             if home >= 0:
                 current = -1 if home == skip else home
             elif current >= 0:
-                at, r = where[i]
+                at = positions[i]
                 if (at, current) != asked:
                     asked = at, current
                     said = self._answers(at, current)
-                if said[r]:
+                if said[refs[i]]:
                     homes[i] = current
 
     def _readable(self, i: int, backend: int) -> bool:
@@ -249,9 +251,8 @@ class _Passes:
         """Pass 3: the backend that reads most of the node's sources."""
         best = -1
         for backend in range(self.cpu + 1):
-            at, r = self.structure.where[i]
-            if self._answers(at, backend)[r]:
-                n = sum([self._readable(s, backend) for s in self.structure.srcs[i]])
+            if self._answers(self.structure.at[i], backend)[self.structure.ref[i]]:
+                n = sum([self._readable(s, backend) for s in self.structure.sources(i)])
                 if n > best:
                     best, self.homes[i] = n, backend
         if best < 0:
@@ -259,7 +260,7 @@ class _Passes:
 
     def _place_rest(self) -> None:
         """Pass 4: views go where their data are, scratch leafs to the first that reads them."""
-        homes, base, srcs = self.homes, self.structure.base, self.structure.srcs
+        homes, base = self.homes, self.structure.base
         for i in self.structure.views:
             if homes[i] < 0:
                 homes[i] = homes[base[i]]
@@ -267,7 +268,7 @@ class _Passes:
             if homes[i] < 0 <= base[i]:
                 homes[i] = homes[base[i]]
             home = homes[i]
-            for s in srcs[i]:
+            for s in self.structure.sources(i):
                 if homes[s] < 0:
                     homes[s] = home if base[s] < 0 else homes[base[s]]
             if home < 0:
@@ -275,7 +276,7 @@ class _Passes:
 
     def _any(self, i: int) -> int:
         """The first backend that computes a node, a view of what has no place yet."""
-        at, r = self.structure.where[i]
+        at, r = self.structure.at[i], self.structure.ref[i]
         part = self.graph.parts[at]
         part.locate(self.graph.buffers[at])
         self.asked_all = False
@@ -287,7 +288,9 @@ class _Passes:
     def split(self) -> Schedule:
         """Pass 5."""
         sched, structure, homes, computed = self.sched, self.structure, self.homes, self.structure.computed
-        far = [read for read in structure.reads if homes[read[0]] != homes[read[2]]]
+        readers, read = structure.readers, structure.read
+        elsewhere = map(ne, map(homes.__getitem__, readers), map(homes.__getitem__, read))
+        far = list(compress(zip(readers, structure.numbers, read, strict=True), elsewhere))
         unread = {read for read in {(s, homes[i]) for i, _, s in far} if not self._readable(*read)}
         copies = tuple([copy for copy in far if (copy[2], homes[copy[0]]) in unread])
         weights = {s for s, _ in unread if self._is_weight(s)}

@@ -6,10 +6,12 @@ Tensor ids run over the whole graph: first its inputs, then each part's nodes an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from memplan.garbage import make_room
 from memplan.ggml.backend import Buffer
-from memplan.ggml.plan.parts import FIRST_INPUT, NO_BASE, GraphParts, PartStructure
+from memplan.ggml.plan.part_structure import PartStructure, Stretch
+from memplan.ggml.plan.parts import GraphParts
 
 Shared = tuple[tuple[int, int, int, int], ...]
 """Leafs that another part has too: position and number, and those of the first part that has it."""
@@ -19,16 +21,15 @@ class Structure:
     """The structure of a sequence of parts.
 
     Attributes:
-        n_inputs: the graph's inputs, ids 0 and up.  first: the first id of each part.  where: part and number in it,
-            by id; inputs are in part -1.  given: what is handed on to each part.
-        same: ids of leafs that an earlier part has too, by part and number.
+        n_inputs: the graph's inputs, ids 0 and up.  first: the first id of each part.  tables: ids of what a part
+            refers to, by code.  at, ref: position of its part and number in it, by id; inputs are in part -1.
         order: node ids as they are computed.  leafs: the leafs that the allocator places, in ggml's order.
         n_leafs: all leafs.  n_given: those of them that lie in buffers of their own.
         computed: the nodes in order that are no views.  views: the others, but for views of scratch leafs.
-        reads: computed nodes, in order, with the number and the id of each source.
+        readers, numbers, read: of each source of the computed nodes, in order, the node, the source's number, its id.
         loose: the nodes in order that read scratch leafs or are views of some.
-        srcs: sources by id.  base: the tensor that owns a view's data, -1 for what is no view.
-        owns: whether the allocator places a tensor.  takes: which sources' places a node may take over.
+        base: the tensor that owns a view's data, -1 for what is no view.
+        owns: whether the allocator places a tensor.  takes: the sources whose places a node may take over.
         kept: whether a tensor is an output, which is never freed.
         n_children, n_views: how many nodes read a tensor, and how many are views of it; for what matters alone.
         matters: whether a tensor's data are the allocator's to place, its own or its base's.
@@ -39,114 +40,144 @@ class Structure:
     """
 
     def __init__(self, parts: Sequence[PartStructure], n_inputs: int, shared: Shared) -> None:
+        self._parts = parts
         self.n_inputs = n_inputs
         self.first: list[int] = []
-        self.srcs: list[tuple[int, ...]] = [()] * n_inputs
+        self.tables: list[list[int]] = []
+        self.at: list[int] = [-1] * n_inputs
+        self.ref: list[int] = list(range(n_inputs))
         self.base: list[int] = [-1] * n_inputs
         self.owns: list[bool] = [True] * n_inputs
+        self.matters: list[bool] = [True] * n_inputs
+        self.busy: list[bool] = [True] * n_inputs
         self.kept: list[bool] = [False] * n_inputs
+        self.needs: list[tuple[int, ...]] = [()] * n_inputs
         self.takes: list[tuple[int, ...]] = [()] * n_inputs
-        self.given: list[list[int]] = []
-        self.where: list[tuple[int, int]] = [(-1, i) for i in range(n_inputs)]
-        computed = [False] * n_inputs
-        self.same = {(at, r): self._first_of(parts, n_inputs, other) + r0 for at, r, other, r0 in shared}
         given: list[int] = []
         for at, part in enumerate(parts):
-            first = len(self.srcs)
+            first, n_own = len(self.at), part.n_own
             self.first.append(first)
-            self.given.append(given)
-            ids = _Ids(first, given)
-            ids.update({r: self.same[at, r] for r in part.shared if (at, r) in self.same})
-            self.srcs += [tuple([ids[r] for r in s]) for s in part.srcs]
-            for b in part.bases:
-                base = -1 if b == NO_BASE else ids[b]
-                self.base.append(self.base[base] if 0 <= base < first and self.base[base] >= 0 else base)
-            self.owns += [b == NO_BASE for b in part.bases]
-            self.takes += part.takes
-            self.kept += map(bool, part.outputs)
-            computed += map(bool, part.computed)
-            n_leafs = len(part.kept)
-            self.srcs += [()] * n_leafs
-            self.base += [-1] * n_leafs
-            self.owns += [not kept for kept in part.kept]
-            self.takes += [()] * n_leafs
-            computed += [False] * n_leafs
-            self.where += [(at, i) for i in range(part.n_nodes + n_leafs)]
-            given = [ids[r] for r in part.outs]
+            own = list(range(first, first + n_own))
+            for place, r, other, r0 in shared:
+                if place == at:
+                    own[r] = self.first[other] + r0
+            table = part.table(own, given, n_inputs)
+            pairs = part.pairs(table)
+            leafs: list[tuple[int, ...]] = [()] * len(part.kept)
+            self.tables.append(table)
+            self.at += [at] * n_own
+            self.ref += range(n_own)
+            self.base += map(part.table(own, list(map(self._owner, given)), n_inputs).__getitem__, part.base_codes)
+            self.owns += part.owns
+            self.matters += part.matters
+            self.busy += part.busy
+            self.kept += part.never_freed
+            self.needs += [row(pairs) for row in part.needs] + leafs
+            self.takes += [row(pairs) for row in part.taken] + leafs
+            given = [table[part.code(r)] for r in part.outs]
         self.order: list[int] = []
         self.leafs: list[int] = []
-        self._arrange(parts)
-        self.computed = [i for i in self.order if computed[i]]
+        self.computed: list[int] = []
+        self.views: list[int] = []
+        self.loose: list[int] = []
+        self.readers: list[int] = []
+        self.numbers: list[int] = []
+        self.read: list[int] = []
+        self.segments: list[int] = []
+        done = self._arrange()
         scratch = {i for i in self.leafs if i >= n_inputs}
-        self.views = [i for i in self.order if not computed[i] and self.base[i] not in scratch]
-        self.loose = [i for i in self.order if not scratch.isdisjoint((*self.srcs[i], self.base[i]))] if scratch else []
-        self.reads = [(i, j, s) for i in self.computed for j, s in enumerate(self.srcs[i])]
-        self.read_inputs = tuple(dict.fromkeys(s for _, _, s in self.reads if s < n_inputs))
-        self.all_inputs = tuple(dict.fromkeys([*self.read_inputs, *[i for i in self.leafs if i < n_inputs]]))
-        self.segments = [
-            place
-            for place, (i, before) in enumerate(zip(self.order[1:], self.order, strict=False), 1)
-            if i != before + 1 or self.where[i][0] != self.where[before][0]
-        ]
-        self.position = {i: place for place, i in enumerate(self.order)}
-        self._count()
+        self.views = [i for i in self.views if self.base[i] not in scratch]
+        self.loose = [i for i in self.loose if not scratch.isdisjoint((*self.sources(i), self.base[i]))]
+        self.position = dict(zip(self.order, range(len(self.order)), strict=True))
+        self._count(done)
 
-    @staticmethod
-    def _first_of(parts: Sequence[PartStructure], n_inputs: int, at: int) -> int:
-        """The first id of the part at one position."""
-        return n_inputs + sum(part.n_nodes + len(part.kept) for part in parts[:at])
+    def _owner(self, i: int) -> int:
+        return self.base[i] if self.base[i] >= 0 else i
 
-    def _arrange(self, parts: Sequence[PartStructure]) -> None:
-        """Order nodes and leafs: what a part hands on is completed when a later part, or the end, first visits it."""
+    def _arrange(self) -> list[tuple[int, ...]]:
+        """Order nodes and leafs: what a part hands on is completed when a later part, or the end, first visits it.
+
+        Returns the outs of each part in the order in which they are visited.
+        """
+        parts = self._parts
         done: list[tuple[int, ...]] = [()] * len(parts)
-        seen: set[int] = set()
+        seen: dict[int, None] = {}
+        inputs: dict[int, None] = {}
 
         def visit(at: int, out: int) -> None:
             if out not in done[at]:
                 done[at] += (out,)
-                emit(at, parts[at].tail(done[at]))
+                emit(at)
 
-        def emit(at: int, refs: list[int]) -> None:
-            part, first = parts[at], self.first[at]
-            n = part.n_nodes
-            for r in refs:
-                if 0 <= r < n:
-                    self.order.append(first + r)
-                elif -part.n_given <= r < 0:
-                    visit(at - 1, -1 - r)
-                else:
-                    i = self.same.get((at, r), first + r) if r >= 0 else FIRST_INPUT - r
-                    if i not in seen:
-                        seen.add(i)
-                        if self.owns[i]:
-                            self.leafs.append(i)
+        def emit(at: int) -> None:
+            table = self.tables[at]
+            for stretch in parts[at].stretches(done[at]):
+                seen.update(dict.fromkeys(map(table.__getitem__, stretch.leafs)))
+                self._add(at, stretch)
+                inputs.update({i: None for code in stretch.inputs if (i := table[code]) < self.n_inputs})
+                if stretch.given >= 0:
+                    visit(at - 1, stretch.given)
 
-        for at, part in enumerate(parts):
-            emit(at, part.body)
+        for at in range(len(parts)):
+            emit(at)
         for out in range(len(parts[-1].outs)):
             visit(len(parts) - 1, out)
+        self.leafs = [i for i in seen if self.owns[i]]
         self.n_leafs = len(seen)
         self.n_given = len(seen) - len(self.leafs)
+        self.read_inputs = tuple(inputs)
+        self.all_inputs = tuple(dict.fromkeys([*inputs, *[i for i in self.leafs if i < self.n_inputs]]))
+        return done
 
-    def _count(self) -> None:
-        owns, base = self.owns, self.base
-        self.matters = matters = [owns[b] if b >= 0 else own for own, b in zip(owns, base, strict=True)]
-        self.needs = [tuple([i for i in srcs if matters[i]]) if srcs else () for srcs in self.srcs]
-        self.n_children = [0] * len(self.srcs)
-        self.n_views = [0] * len(self.srcs)
-        for i in self.order:
-            if base[i] >= 0 and matters[i]:
-                self.n_views[base[i]] += 1
-            for s in self.needs[i]:
-                self.n_children[s] += 1
-        self.busy = [owns[i] or len(needs) > 0 for i, needs in enumerate(self.needs)]
+    def _add(self, at: int, stretch: Stretch) -> None:
+        if not stretch.nodes:
+            return
+        first, start = self.first[at], len(self.order)
+        follows = start and self.order[-1] + 1 == first + stretch.nodes[0] and self.at[self.order[-1]] == at
+        if start and not follows:
+            self.segments.append(start)
+        self.segments += map(start.__add__, stretch.breaks)
+        self.order += map(first.__add__, stretch.nodes)
+        self.computed += map(first.__add__, stretch.computed)
+        self.views += map(first.__add__, stretch.views)
+        self.loose += map(first.__add__, stretch.loose)
+        self.readers += map(first.__add__, stretch.readers)
+        self.numbers += stretch.numbers
+        self.read += map(self.tables[at].__getitem__, stretch.read)
+
+    def _count(self, done: Sequence[tuple[int, ...]]) -> None:
+        self.n_children = [0] * self.n_inputs
+        self.n_views = [0] * self.n_inputs
+        for part, outs, table in zip(self._parts, done, self.tables, strict=True):
+            counts = part.counts(outs)
+            self.n_children += counts.children
+            self.n_views += counts.views
+            for code, n in counts.others.items():
+                self.n_children[table[code]] += n
+            for code, n in counts.other_views.items():
+                self.n_views[self._owner(table[code])] += n
+
+    def sources(self, i: int) -> tuple[int, ...]:
+        """The sources of one tensor."""
+        at, r = self.at[i], self.ref[i]
+        if at < 0 or r >= self._parts[at].n_nodes:
+            return ()
+        table, code = self.tables[at], self._parts[at].code
+        return tuple([table[code(s)] for s in self._parts[at].srcs[r]])
+
+    @cached_property
+    def srcs(self) -> list[tuple[int, ...]]:
+        """The sources of every tensor, by id."""
+        found: list[tuple[int, ...]] = [()] * self.n_inputs
+        for part, table in zip(self._parts, self.tables, strict=True):
+            pairs = part.pairs(table)
+            found += [row(pairs) for row in part.rows]
+            found += [()] * len(part.kept)
+        return found
 
     def id(self, at: int, r: int) -> int:
         """The id of what the part at a position refers to as ``r``."""
-        if r >= 0:
-            return self.same.get((at, r), self.first[at] + r)
-        given = self.given[at]
-        return given[-1 - r] if -r <= len(given) else FIRST_INPUT - r
+        return self.tables[at][self._parts[at].code(r)]
 
     def buffers(self, graph: GraphParts) -> list[Buffer | None]:
         """By id, where what is not the allocator's lies; a view's own entry says nothing."""
@@ -155,18 +186,6 @@ class Structure:
             found += [None] * len(part.nodes)
             found += buffers
         return found
-
-
-class _Ids(dict[int, int]):
-    """Ids of a part's references: its own from ``first`` on, what it is ``given``, the graph's inputs."""
-
-    def __init__(self, first: int, given: Sequence[int]) -> None:
-        super().__init__({-1 - j: i for j, i in enumerate(given)})
-        self.first = first
-
-    def __missing__(self, r: int) -> int:
-        i = self[r] = self.first + r if r >= 0 else FIRST_INPUT - r
-        return i
 
 
 KEPT = 16

@@ -205,7 +205,7 @@ def test_a_graph_in_parts_plans_as_the_whole(
 ) -> None:
     whole, parts = case.whole(), case.in_parts()
     structure = structure_of(parts)
-    nodes = [structure.where[i] for i in structure.order]
+    nodes = [(structure.at[i], structure.ref[i]) for i in structure.order]
     assert [parts.parts[at].nodes[r].op for at, r in nodes] == [t.op for t in whole.graph.nodes]
     assert structure.n_leafs == len(whole.graph.leafs)
 
@@ -254,7 +254,7 @@ def built(*stretches: Kind) -> list[str]:
     case = Case(stretches, tuple(range(len(stretches))), (0,) * len(stretches))
     graph = case.in_parts()
     structure = structure_of(graph)
-    ops_of = [graph.parts[at].nodes[r].op for at, r in (structure.where[i] for i in structure.order)]
+    ops_of = [graph.parts[at].nodes[r].op for at, r in ((structure.at[i], structure.ref[i]) for i in structure.order)]
     assert ops_of == [t.op for t in case.whole().graph.nodes]
     return ops_of
 
