@@ -11,8 +11,7 @@ import typer
 from memplan.cli import complete, terminal
 from memplan.cli.command import APP, CHECK_FAILED, PATHS, Arguments, Json, LlamaCommand, number
 from memplan.cli.waiting import working
-from memplan.errors import FlagError, MemplanError, SourceError, shown
-from memplan.llama.flag_values import whole
+from memplan.errors import FlagError, shown
 
 app = typer.Typer(**APP)
 
@@ -22,7 +21,7 @@ app = typer.Typer(**APP)
     epilog="""\
 Examples:
   memplan preset show 2x-rtx-3090
-  memplan preset --fit deepseek-v4-flash --gpu "RTX 3090" --projector 900
+  memplan preset --fit deepseek-v4-flash --gpu "RTX 3090" --mmproj mmproj.gguf
 
 Exit status: 0 answered, 1 nothing fits with such margins, 2 bad input.
 """,
@@ -31,8 +30,6 @@ def preset(
     ctx: typer.Context,
     models: Annotated[list[str] | None, typer.Argument(autocompletion=complete.presets)] = None,
     fit: Annotated[bool, typer.Option("--fit")] = False,
-    projector: Annotated[str | None, typer.Option("--projector", metavar="FILE|MIB")] = None,
-    draft: Annotated[int, number("--draft", 0, 1 << 24, "MIB", show_default=False)] = 0,
     growth: Annotated[int | None, number("--growth", 0, 1 << 24, "MIB")] = None,
     style: Annotated[Literal["args", "ini", "json"] | None, typer.Option("--format")] = None,
     json: Json = False,
@@ -42,8 +39,6 @@ def preset(
     when --fit would stop, fail or waste.
 
     --fit: Margins for llama.cpp's own --fit with this model.
-    --projector: With --fit: a multimodal projector beside the model, on GPU 0.
-    --draft: With --fit: what a draft model's context will take on each GPU.
     --growth: With --fit: for what kernels take at run time, in place of the rules.
     --format: With --fit: one line of flags (args, by default), keys of a preset, or JSON.
     """
@@ -52,7 +47,7 @@ def preset(
         if len(alone) > 1:
             raise FlagError(f"more than one model: {' and '.join(map(shown, alone))}; or is a flag missing?")
         style = style or ("json" if json else "args")
-        return _fit(replace(ctx.obj, models=alone), style, projector, draft, growth)
+        return _fit(replace(ctx.obj, models=alone), style, growth)
     match alone:
         case []:
             sys.stdout.write(f"{ctx.get_help()}\n")
@@ -95,21 +90,20 @@ def _show(name: str) -> int:
     return 0
 
 
-def _fit(arguments: Arguments, style: str, projector: str | None, draft: int, growth: int | None) -> int:
+def _fit(arguments: Arguments, style: str, growth: int | None) -> int:
     from memplan.cli.asked import read_question
     from memplan.cli.plan import left_out
     from memplan.output.fit import fit_ini, fit_json, fit_remarks, fit_text, no_fit_text
-    from memplan.planning.fit import Extra, fit_preset
+    from memplan.planning.fit import fit_preset
     from memplan.planning.plan import Plan
     from memplan.planning.problem import Problem
 
-    extra = Extra(projector=_projector(projector), draft=draft, growth=growth)
     question = read_question(arguments)
     written = sorted(FIT_FLAGS & question.flags.given)
     if written:
         raise FlagError(f"{' and '.join(written)}: preset --fit writes what goes there; leave it out")
     with working("planning"):
-        preset = fit_preset(Problem.of(question, (0,) * len(question.rig.gpus)), extra)
+        preset = fit_preset(Problem.of(question, (0,) * len(question.rig.gpus)), growth)
     fits = isinstance(preset.plan, Plan)
     if fits or style == "json":
         if style == "args":
@@ -121,20 +115,3 @@ def _fit(arguments: Arguments, style: str, projector: str | None, draft: int, gr
         sys.stderr.write(no_fit_text(preset, terminal.width()))
     return 0 if fits else CHECK_FAILED
 
-
-def _projector(text: str | None) -> int:
-    """The MiB of ``--projector``, or of the file that it names. Raises MemplanError."""
-    if text is None:
-        return 0
-    if text.isascii() and text.isdigit():
-        return whole("--projector", text, 0, 1 << 24)
-    from memplan.models.open import open_model
-
-    try:
-        header = open_model(text)
-    except MemplanError as error:
-        raise SourceError(f"--projector: {error}") from None
-    kind = header.metadata.get("general.architecture")
-    if kind != "clip":  # tools/mtmd/clip.cpp
-        raise SourceError(f"--projector {shown(text)}: a model of {shown(str(kind))}, not a projector (clip)")
-    return -(-header.nbytes // (1 << 20))

@@ -246,11 +246,11 @@ def fit(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Margins for llama.cpp's own ``--fit``."""
     from memplan.llama.flag_fields import PLACEMENT_AND_DEVICES
     from memplan.output.fit import fit_json
-    from memplan.planning.fit import Extra, fit_preset
+    from memplan.planning.fit import fit_preset
     from memplan.planning.problem import Problem
 
     question = _question(asked).without(PLACEMENT_AND_DEVICES)
-    preset = fit_preset(Problem.of(question, (0,) * len(question.rig.gpus)), Extra())
+    preset = fit_preset(Problem.of(question, (0,) * len(question.rig.gpus)))
     found: dict[str, Any] = json.loads(fit_json(preset))
     return found
 

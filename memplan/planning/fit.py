@@ -1,7 +1,10 @@
 """Margins for llama.cpp's own ``--fit``: what it does not count, a figure for each GPU; and when to leave it alone.
 
 ``--fit`` measures weights, caches and compute buffers (``common/fit.cpp``, v0.5.0) and leaves ``--fit-target`` MiB free
-on each GPU. It stops as soon as a placement flag is given, and llama-server then starts as it is told.
+on each GPU. It stops as soon as a placement flag is given, and llama-server then starts as it is told. What drafts, and
+a projector with its buffers, llama-server adds itself: to ``--fit-target`` (``tools/server/server-context.cpp``,
+``load_model``; the projector in all releases, what drafts until 10362), or as a second model to fit
+(``common_fit_extra_model``, 10852).
 """
 
 from __future__ import annotations
@@ -16,20 +19,8 @@ from memplan.planning.plan import DEFAULT_MARGIN, NoPlan, Plan, make_plan
 from memplan.planning.problem import MIB, Problem
 from memplan.planning.search import Search
 
-PROJECTOR_WORK_MIB = 512
-"""For a projector's own compute buffer, beside its weights."""
-
 LEAST_CONTEXT = 4096
 """llama.cpp's own ``--fit-ctx``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """What will be on the first GPU beside the model, MiB, and what each GPU may grow by; None: as kernels take."""
-
-    projector: int = 0
-    draft: int = 0
-    growth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +50,21 @@ class FitPreset:
         return *self.servers, "--fit", "on", "--fit-target", targets, "--fit-ctx", str(self.fit_ctx)
 
 
-def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
-    """Margins for a rig, and what speaks against ``--fit`` there. Raises MemplanError."""
+def fit_preset(problem: Problem, growth: int | None = None) -> FitPreset:
+    """Margins for a rig, and what speaks against ``--fit`` there. Raises MemplanError.
+
+    ``growth``: MiB that each GPU may grow by at run time; None: as kernels take.
+    """
     search = Search(problem)
     flags = search.flags
     counted = _growth(problem)
-    growth = counted if extra.growth is None else extra.growth
+    growth = counted if growth is None else growth
     targets = _targets(problem, growth)
     kept = " and ".join(map(str, dict.fromkeys(target - growth for target in targets)))
     reasons = [
         f"{kept} MiB for {_kernels(problem.rig.gpus)}",
         f"{growth} MiB for what kernels take at run time",
     ]
-    if targets and extra.projector:
-        targets[0] += extra.projector + PROJECTOR_WORK_MIB
-        reasons.append(f"{extra.projector + PROJECTOR_WORK_MIB} MiB on the first GPU for a projector and its buffers")
-    if targets and extra.draft:
-        targets = [target + extra.draft for target in targets]
-        reasons.append(f"{extra.draft} MiB on every GPU for a draft model's context")
     # the plan counts run time itself
     plan = make_plan(replace(problem, margins=tuple((target - min(growth, counted)) * MIB for target in targets)))
     return FitPreset(
@@ -91,9 +79,8 @@ def fit_preset(problem: Problem, extra: Extra) -> FitPreset:
 
 def survives(problem: Problem, plan: Plan) -> tuple[int, ...]:
     """Values of ``--fit-target`` with which ``--fit`` leaves what kernels take; none where it would not be asked."""
-    flags, uses = problem.question.flags, plan.estimate.devices
-    placed = PLACEMENT_AND_DEVICES & flags.given
-    if not flags.fit or flags.app == "cli" or placed or any(d.draft or d.projector for d in uses):
+    flags = problem.question.flags
+    if not flags.fit or flags.app == "cli" or PLACEMENT_AND_DEVICES & flags.given:
         return ()
     return tuple(_targets(problem, _taken(plan)))
 

@@ -145,9 +145,9 @@ def test_presets(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_margins_for_fit(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX PRO 6000", "-c", "65536", "-np", "1"]
-    assert main([*line, "--projector", "900"]) == 0
+    assert main(line) == 0
     out, err = capsys.readouterr()
-    assert out == "--fit on --fit-target 1938 --fit-ctx 65536\n"
+    assert out == "--fit on --fit-target 526 --fit-ctx 65536\n"
     assert "MiB for what kernels take at run time" in err
     assert main([*line, "--format", "ini"]) == 0
     assert "fit-target = 526" in capsys.readouterr().out
@@ -167,19 +167,14 @@ def test_margins_for_fit_with_which_nothing_fits(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["args"] is None
 
 
-def test_a_projector_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX PRO 6000", "-c", "65536", "-np", "1", "--projector"]
-    model = str(tmp_path / "model.gguf")
-    assert main(["header", "deepseek-v4-flash", "-o", model]) == 0
-    capsys.readouterr()
-    assert main([*line, model]) == 2
-    assert "'deepseek4', not a projector" in capsys.readouterr().err
+def test_llama_server_makes_room_for_a_projector_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX PRO 6000", "-c", "65536", "-np", "1", "--mmproj"]
     projector = tmp_path / "mmproj.gguf"
     keys = [key_entry("general.architecture", "str", "clip")]
     tensors, _ = tensor_entries([TensorInfo("v.patch_embd.weight", (1024, 1024, 100), F16, 0)], 32)
     projector.write_bytes(b"".join(assemble(3, keys, tensors, 32)))
     assert main([*line, str(projector)]) == 0
-    assert "--fit-target 1238 " in capsys.readouterr().out
+    assert "--fit-target 526 " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -189,8 +184,8 @@ def test_a_projector_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ["preset", "show"],
         ["preset", "show", "nonsense"],
         ["preset", "list", "x"],
-        ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--projector", "/nowhere/at/all.gguf"],
-        ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--projector", __file__],
+        ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--mmproj", "/nowhere/at/all.gguf"],
+        ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--projector", "900"],
         ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--format", "sh"],
         ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "--fit-target", "100"],
         ["preset", "--fit", "deepseek-v4-flash", "--gpu", "RTX 3090", "-fit", "off"],

@@ -9,7 +9,7 @@ from memplan.cli import main
 from memplan.estimator import answer
 from memplan.output.plan import advice_text
 from memplan.planning.advice import advise
-from memplan.planning.fit import Extra, fit_preset, survives
+from memplan.planning.fit import fit_preset, survives
 from memplan.planning.plan import NoPlan, Plan
 from memplan.planning.problem import Problem
 from memplan.result import Estimate
@@ -88,9 +88,8 @@ def test_the_placement_is_the_plan_and_repeats_nothing(flags: str, capsys: pytes
 
 
 def test_margins_for_fit() -> None:
-    preset = fit_preset(problem("-c 65536 -np 1", ["2*RTX 3090"], margin=0), Extra(projector=900, growth=300))
-    assert preset.targets[1] == 300 + 300
-    assert preset.targets[0] > preset.targets[1] + 900
+    preset = fit_preset(problem("-c 65536 -np 1", ["2*RTX 3090"], margin=0), growth=300)
+    assert preset.targets == (300 + 300, 300 + 300)
     assert preset.args[:4] == ("--fit", "on", "--fit-target", f"{preset.targets[0]},{preset.targets[1]}")
     assert preset.args[-2:] == ("--fit-ctx", "65536")
     assert not isinstance(preset.plan, NoPlan)
@@ -107,11 +106,11 @@ def test_margins_for_fit() -> None:
     ],
 )
 def test_when_fit_is_not_to_be_used(flags: str, gpus: list[str], word: str) -> None:
-    assert word in " ".join(fit_preset(problem(flags, gpus, margin=0), Extra()).warnings)
+    assert word in " ".join(fit_preset(problem(flags, gpus, margin=0)).warnings)
 
 
 def test_when_all_fits_nothing_speaks_against_fit() -> None:
-    assert fit_preset(problem("-c 65536 -np 1", ["RTX PRO 6000"], margin=0), Extra()).warnings == ()
+    assert fit_preset(problem("-c 65536 -np 1", ["RTX PRO 6000"], margin=0)).warnings == ()
 
 
 def test_an_advice_says_what_it_needs_of_a_host_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from memplan.backends.devices import Rig
 from memplan.cli import main
 from memplan.output.fit import fit_ini, fit_json, no_fit_text
 from memplan.output.plan import no_plan_text, plan_args, plan_ini, plan_object, plan_script, plan_table
-from memplan.planning.fit import Extra, fit_preset
+from memplan.planning.fit import fit_preset
 from memplan.planning.layout import Layout
 from memplan.planning.partition import LayerPartitioner
 from memplan.planning.plan import NoPlan, Plan, make_plan
@@ -104,7 +104,7 @@ def test_a_plan_of_an_exact_rig_says_nothing_of_it() -> None:
 
 @pytest.mark.parametrize(("gpu", "name"), [("M2 Ultra", "Metal"), ("rpc:h:1:90000", "RPC"), ("Strix Halo", "Vulkan")])
 def test_margins_for_fit_say_what_is_not_known(gpu: str, name: str) -> None:
-    preset = fit_preset(problem(gpus=[gpu], margin=0), Extra())
+    preset = fit_preset(problem(gpus=[gpu], margin=0))
     for text in (fit_ini(preset), " ".join(json.loads(fit_json(preset))["warnings"])):
         assert f"not exact: {name}" in text
     assert f"that of {name} is not known" in preset.reasons[0]
@@ -113,7 +113,7 @@ def test_margins_for_fit_say_what_is_not_known(gpu: str, name: str) -> None:
 
 
 def test_margins_that_nothing_fits_with_say_so_too() -> None:
-    preset = fit_preset(problem(gpus=["rpc:h:1:90000"], release="10700"), Extra(growth=90000))
+    preset = fit_preset(problem(gpus=["rpc:h:1:90000"], release="10700"), growth=90000)
     assert isinstance(preset.plan, NoPlan)
     assert "not exact: RPC" in no_fit_text(preset)
     assert "10700" in preset.approximate
