@@ -191,8 +191,9 @@ class Structure:
 KEPT = 16
 """Structures that are remembered, and lists of steps through them."""
 
-KEPT_NODES = 100_000
-"""Nodes of all that are remembered together, where graphs are long: some 300 bytes each."""
+KEPT_NODES = 150_000
+"""Nodes of all that are remembered together, where graphs are long, some 300 bytes each: a context of DeepSeek-V4-Pro
+in b9842 takes three graphs of 50,000 in turn."""
 
 _structures: dict[tuple[object, ...], Structure] = {}
 
