@@ -67,9 +67,10 @@ def diagnose(
     # flags with values that llama-server would not take are the user's, not the log's
     flags = parse_flags(arguments.flags, arguments.app)
 
-    from memplan.diagnosing.diagnosis import Given, diagnose_all
+    from memplan.diagnosing.diagnosis import diagnose_all
     from memplan.diagnosing.placing import with_placement
     from memplan.diagnosing.reader import read_log
+    from memplan.diagnosing.result import Given
     from memplan.output.diagnosis import render_diagnoses, render_diagnoses_json
 
     loads = read_log(_chunks(log))

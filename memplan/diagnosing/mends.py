@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from memplan.halving import last_before
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flags import Flags
 from memplan.llama.patterns import compile_pattern
-from memplan.releases import RELEASES, Release
+from memplan.releases import LATEST, RELEASES, Release
 from memplan.result import Estimate
 
 Words = tuple[str, ...]
@@ -96,14 +97,11 @@ class _Finder:
         return next((mend for variant in variants if (mend := self.mend(variant)) is not None), None)
 
     def least(self, variants: Sequence[Variant]) -> Mend | None:
-        """The first of some variants, each of which takes less than those before it, that is a mend: by bisection."""
-        low, found = 0, self.mend(variants[-1]) if variants else None
-        high = len(variants) - 1
-        while found is not None and low < high:
-            middle = (low + high) // 2
-            mend = self.mend(variants[middle])
-            low, high, found = (low, middle, mend) if mend is not None else (middle + 1, high, found)
-        return found
+        """The first of some variants, each of which takes less than those before it, that is a mend."""
+        if not variants or self.mend(variants[-1]) is None:
+            return None
+        too_much = last_before(-1, len(variants) - 1, lambda at: self.mend(variants[at]) is None)
+        return self.mend(variants[too_much + 1])
 
 
 def find_mends(
@@ -145,11 +143,12 @@ def _by_flags(finder: _Finder, n_layers: int) -> Iterator[Mend | None]:
         yield finder.first(_drafter_elsewhere(estimate))
         yield finder.first(_slots(estimate))
         yield finder.first(_moves(estimate, n_layers, finder.experts))
-        yield finder.first(_ubatch(estimate))
+        yield finder.least(list(_ubatch(estimate)))
         yield finder.least(list(_on_the_host(estimate, n_layers, finder.experts)))
+        shorter = finder.least(list(_context(estimate)))  # before caches, with which the graph is another
         caches = list(_smaller_caches(estimate))
         yield finder.first(iter(caches)) or (None if finder.experts else _beside(finder, caches, n_layers))
-        yield finder.first(_context(estimate))
+        yield shorter
         yield finder.first(_without_drafter(estimate))
 
 
@@ -162,10 +161,9 @@ def used(estimate: Estimate, where: str) -> int:
 
 def _newer(finder: _Finder, release: Release) -> Mend | None:
     """The oldest newer release with which the same flags work; none if the newest does not."""
-    newer = [other for other in RELEASES if other.build > release.build]
-    if not newer or finder.mend(Variant(release=newer[-1])) is None:
-        return None
-    return finder.first(Variant(release=other) for other in newer)
+    newer = [Variant(release=other) for other in RELEASES if other.build > release.build]
+    known = [variant for variant in newer if variant.release is not None and variant.release.build <= LATEST.build]
+    return finder.least(known) or finder.least(newer)  # the latest is asked about anyway
 
 
 # --- what llama.cpp refuses ---

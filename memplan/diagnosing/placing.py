@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from memplan.diagnosing.diagnosis import Diagnosis
+from memplan.diagnosing.result import Diagnosis
 from memplan.errors import MemplanError
 from memplan.llama.flag_fields import PLACEMENT
 from memplan.planning.plan import Plan, make_plan

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memplan.diagnosing.diagnosis import Diagnosis, Row
+from memplan.diagnosing.figures import Row
 from memplan.diagnosing.log import Stage
 from memplan.diagnosing.mends import Mend
+from memplan.diagnosing.result import Diagnosis
 from memplan.errors import printable
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_words import without

@@ -11,9 +11,9 @@ import pytest
 from memplan.cli import main
 from memplan.diagnosing import diagnosis
 from memplan.diagnosing.answers import Answers
-from memplan.diagnosing.diagnosis import Diagnosis, Given
 from memplan.diagnosing.diagnosis import diagnose as explain
 from memplan.diagnosing.log import Load
+from memplan.diagnosing.result import Diagnosis, Given
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
 GOOD = str(LOGS / "good-v0.5.0.log")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from memplan.diagnosing.diagnosis import Diagnosis, diagnose
+from memplan.diagnosing.diagnosis import diagnose
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.reader import read_log
+from memplan.diagnosing.result import Diagnosis
 
 LOGS = Path(__file__).parent.parent / "data" / "logs"
 MIB = 1 << 20

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from memplan.diagnosing import answers as answers_module
-from memplan.diagnosing import diagnosis as diagnosis_module
-from memplan.diagnosing.diagnosis import Given, diagnose, diagnose_all
-from memplan.diagnosing.matching import layer_bytes, seen_flags, split_of
+from memplan.diagnosing.diagnosis import diagnose, diagnose_all
+from memplan.diagnosing.flags_seen import seen_flags
+from memplan.diagnosing.guessing import layer_bytes, split_of
+from memplan.diagnosing.result import Given
 from memplan.diagnosing.rigs import rig_of
 from memplan.errors import FlagError, UnknownRelease
 from memplan.estimator import answer
@@ -65,10 +66,10 @@ def test_no_flags_are_recommended_for_another_model_than_the_logs() -> None:
 
 
 def test_every_kind_of_cause_is_explained_in_the_docs() -> None:
-    from memplan.diagnosing import causes, meanings
+    from memplan.diagnosing import causes, meanings, verdict
 
     page = (LOGS.parents[2] / "docs" / "diagnose.md").read_text(encoding="utf-8")
-    source = inspect.getsource(causes) + inspect.getsource(meanings) + inspect.getsource(diagnosis_module)
+    source = inspect.getsource(causes) + inspect.getsource(meanings) + inspect.getsource(verdict)
     kinds = {meaning.kind for meaning in meanings.SAID.values()} | set(re.findall(r'Cause\(\s*"([a-z-]+)"', source))
     assert len(kinds) >= 19
     assert {kind for kind in kinds if f"`{kind}`" not in page} == set()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.diagnosing.diagnosis import Diagnosis, Given, diagnose
+from memplan.diagnosing.diagnosis import diagnose
 from memplan.diagnosing.log import Stage
 from memplan.diagnosing.mends import Mend
+from memplan.diagnosing.result import Diagnosis, Given
 from memplan.diagnosing.rigs import rig_of
 from memplan.errors import FlagError
 from memplan.estimator import estimate

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from memplan.diagnosing.diagnosis import Given, diagnose
+from memplan.diagnosing.diagnosis import diagnose
+from memplan.diagnosing.result import Given
 from memplan.errors import FlagError
 from memplan.models.builtin import builtin_header, header_of
 from memplan.models.catalogue import MODELS

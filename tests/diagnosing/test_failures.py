@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from memplan.diagnosing.diagnosis import Diagnosis, Given, diagnose, diagnose_all
+from memplan.diagnosing.diagnosis import diagnose, diagnose_all
+from memplan.diagnosing.flags_seen import seen_flags
 from memplan.diagnosing.log import Stage
-from memplan.diagnosing.matching import seen_flags
 from memplan.diagnosing.placing import with_placement
+from memplan.diagnosing.result import Diagnosis, Given
 from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
