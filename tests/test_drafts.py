@@ -30,7 +30,8 @@ from memplan.result import BufferUse, Estimate
 from memplan.rig import parse_gpus
 from memplan.sweeping.largest import find_limit
 from memplan.sweeping.sweep import sweep
-from tests.test_golden import COLUMNS, Case, allocated, rig, some_slow
+from tests.golden import Case, parameters
+from tests.test_golden import COLUMNS, allocated, rig
 
 DATA = Path(__file__).parent / "data" / "golden" / "drafts.jsonl"
 HEADERS = DATA.parent.parent / "headers"
@@ -75,7 +76,7 @@ def used(buffers: Mapping[str, BufferUse]) -> dict[str, tuple[int, ...]]:
     return allocated({name: {c: getattr(use, c) for c in COLUMNS} for name, use in buffers.items()})
 
 
-@pytest.mark.parametrize("case", some_slow(CASES), ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", parameters("test_drafts.py", CASES, lambda case: str(case["id"])))
 def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
     check_draft(answer(question(case)).estimate, case["truth"])
     if case in CASES[::15]:

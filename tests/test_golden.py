@@ -10,10 +10,9 @@ inputs, models without a kind of layer, writes to a cache that its device cannot
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,11 +27,9 @@ from memplan.models.catalogue import MODELS, PRO, deepseek4
 from memplan.models.recipes import DEEPSEEK4
 from memplan.question import Question
 from memplan.result import Estimate
+from tests.golden import GOLDEN, Case, parameters
 
-GOLDEN = Path(__file__).parent / "data" / "golden"
 COLUMNS = ("model", "context", "compute")
-
-Case = Mapping[str, Any]
 
 
 def key(case: Case) -> tuple[str, str]:
@@ -104,12 +101,11 @@ def check(found: Estimate, truth: Mapping[str, Any]) -> None:
     assert found.pipeline_parallel == truth["pipeline_parallel"]
 
 
-def some_slow(cases: Sequence[Case]) -> list[Any]:
-    """The cases as parameters: one of five is in the quick part of the suite."""
-    return [pytest.param(case, marks=() if i % 5 == 0 else pytest.mark.slow) for i, case in enumerate(cases)]
+def name(case: Case) -> str:
+    return f"{case['release']}-{case['id']}"
 
 
-@pytest.mark.parametrize("case", some_slow(CASES), ids=lambda case: f"{case['release']}-{case['id']}")
+@pytest.mark.parametrize("case", parameters("test_golden.py", CASES, name))
 def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
     flags = parse_flags(case["args"], case["app"])
     question = Question.of(header(json.dumps(case["model"])), flags, rig(case), case["release"], case["deny"])

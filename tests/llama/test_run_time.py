@@ -22,8 +22,9 @@ from memplan.loaded import Made
 from memplan.question import Question
 from memplan.rig import make_gpu
 from tests import test_drafts as drafts
+from tests.golden import GOLDEN, Case, parameters
 from tests.models import test_golden as archs
-from tests.test_golden import COLUMNS, GOLDEN, Case, allocated, header
+from tests.test_golden import COLUMNS, allocated, header, name
 
 CASES: list[Case] = sorted(
     map(json.loads, (GOLDEN / "pools.jsonl").read_text().splitlines()), key=lambda c: (c["model"], c["release"])
@@ -58,7 +59,7 @@ def taken(found: Context, tokens: int) -> dict[str, tuple[int, int]]:
     return devices
 
 
-@pytest.mark.parametrize("case", [*CASES, *ARCHS], ids=lambda case: f"{case['release']}-{case['id']}")
+@pytest.mark.parametrize("case", parameters("llama/test_run_time.py", [*CASES, *ARCHS], name))
 def test_buffers_pools_and_workspaces_are_llama_cpp_s_own(case: Case) -> None:
     answer_ = answered(case)
     uses = {name: {c: getattr(use, c) for c in COLUMNS} for name, use in answer_.estimate.buffers.items()}

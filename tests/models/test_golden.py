@@ -21,7 +21,8 @@ from memplan.llama.flags import parse_flags
 from memplan.models.registry import ARCHITECTURES
 from memplan.question import Question
 from memplan.rig import parse_gpus
-from tests.test_golden import Case, check, rig, some_slow
+from tests.golden import Case, parameters
+from tests.test_golden import check, rig
 
 DATA = Path(__file__).parent.parent / "data"
 CASES: list[Case] = [
@@ -36,7 +37,11 @@ def header(model: str) -> Header:
     return parse_header(io.BytesIO(gzip.decompress((DATA / "headers" / f"{model}.gguf.gz").read_bytes())), model)
 
 
-@pytest.mark.parametrize("case", some_slow(CASES), ids=lambda case: f"{case['model']}-{case['release']}-{case['id']}")
+def name(case: Case) -> str:
+    return f"{case['model']}-{case['release']}-{case['id']}"
+
+
+@pytest.mark.parametrize("case", parameters("models/test_golden.py", CASES, name))
 def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
     flags = parse_flags(case["args"], case["app"])
     question = Question.of(header(case["model"]), flags, rig(case), case["release"], case["deny"])
