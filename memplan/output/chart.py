@@ -14,8 +14,9 @@ from memplan.errors import FlagError
 from memplan.llama.memory.kv import CELL_PADDING
 from memplan.output import chart_words as words
 from memplan.output.chart_words import gib
+from memplan.output.strokes import stroke_of
 from memplan.output.table import BESIDE, PARTS
-from memplan.output.words import card_name, mib, printable, tokens_label
+from memplan.output.words import card_name, printable, tokens_label
 from memplan.result import DeviceUse, Estimate, HostUse
 from memplan.sweeping.axes import Axis, Value
 from memplan.sweeping.crossing import HOST, Crossing, crossing
@@ -25,11 +26,8 @@ BANDS = {name: field for field, *_, name in PARTS}
 """What a device's memory holds, from the bottom up, and the field that has it."""
 
 STACK, LINES = "stack", "lines"
-MOST_PANELS = {STACK: 6, LINES: 4}
+MOST_PANELS = 12
 MOST_LINES = 16
-COLOURS, STROKES = 8, 4
-"""So many lines can be told apart by their colours, and so many by their strokes."""
-
 HEADROOM = 1.3
 """How far above the capacity a picture goes, at most: what needs more leaves it at the top."""
 
@@ -153,9 +151,9 @@ def make_chart(sweeper: Sweeper, sweep: Sweep, x_name: str, given: Sequence[str]
     if not axis.is_number or len(axis.values) < 2:
         raise FlagError(f"--x {x_name}: a plot needs a setting with at least two numbers")
     check_lines(sweep.axes, axis)
-    keys = list(dict.fromkeys((*p.values[:at], *p.values[at + 1 :]) for p in sweep.points))
-    maker = _Maker(sweeper, sweep, at, keys)
+    maker = _Maker(sweeper, sweep, at)
     panels = maker.panels()
+    keys = list(maker.labels)
     first = sweep.points[0].estimate
     return Chart(
         title=words.title_of(axis, sweep, first),
@@ -179,10 +177,9 @@ def check_lines(axes: Sequence[Axis], x: Axis) -> int:
 
 
 class _Maker:
-    def __init__(self, sweeper: Sweeper, sweep: Sweep, at: int, keys: Sequence[tuple[Value, ...]]) -> None:
+    def __init__(self, sweeper: Sweeper, sweep: Sweep, at: int) -> None:
         self.sweeper = sweeper
         self.at = at
-        self.keys = keys
         self.axis = sweep.axes[at]
         self.others = [axis for axis in sweep.axes if axis is not self.axis]
         self.varied = [i for i, axis in enumerate(self.others) if len(axis.values) > 1]
@@ -192,9 +189,11 @@ class _Maker:
         self.step = CELL_PADDING if self.axis.is_context else 1
         self.notes: list[str] = []
         self.ends: dict[tuple[tuple[Value, ...], str], Crossing | None] = {}
+        keys = list(dict.fromkeys((*p.values[:at], *p.values[at + 1 :]) for p in sweep.points))
         for key in keys:
             for device in self.devices(self.sweeper.along(at, key).values()):
                 self.ends[key, device] = crossing(self.xs, partial(self.ask, key), device, self.step)
+        self.labels = self._labels(keys)
 
     def ask(self, key: tuple[Value, ...], x: int) -> Estimate:
         return self.sweeper.at((*key[: self.at], x, *key[self.at :]))
@@ -211,25 +210,40 @@ class _Maker:
 
     def panels(self) -> list[Panel]:
         names = self.devices(self.estimates)
-        most = MOST_PANELS[self.kind]
-        if len(names) > most:
-            self.notes.append(f"the {most} fullest of {len(names)} devices")
-            fullest = sorted(names, key=self._least_left)[:most]
+        if len(names) > MOST_PANELS:
+            fullest = sorted(names, key=self._least_left)[:MOST_PANELS]
+            others = ", ".join(name for name in names if name not in fullest)
+            self.notes.append(f"the {MOST_PANELS} fullest of {len(names)} devices; not shown: {others}")
             names = [name for name in names if name in fullest]
         panels = [self._panel(name) for name in names]
         if self.kind == LINES:
             self._note_doubles(panels)
         return panels
 
+    def _labels(self, keys: Sequence[tuple[Value, ...]]) -> dict[tuple[Value, ...], str]:
+        """The lines with their names: those that are the same on all devices, and fit as far, are one."""
+        alike: dict[tuple[object, ...], list[tuple[Value, ...]]] = {}
+        for key in keys:
+            asked = self.asked(key)
+            names = self.devices(asked.values())
+            rooms = [_room(e, name) for e in asked.values() for name in names]
+            same = tuple((free, None if use is None else use.used) for free, use in rooms)
+            alike.setdefault((self.verdict(key), *names, *same), []).append(key)
+        return {same[0]: " / ".join(map(self._label, same)) for same in alike.values()}
+
     def _note_doubles(self, panels: Sequence[Panel]) -> None:
-        """Say which lines lie under others, everywhere."""
-        alike: dict[tuple[object, ...], list[str]] = {}
-        for i, series in enumerate(panels[0].series):
-            at_xs = [dict(zip(p.series[i].xs, p.series[i].ys, strict=True)) for p in panels]
-            alike.setdefault(tuple(ys[x] for ys in at_xs for x in self.xs), []).append(series.label)
-        for ys, labels in alike.items():
-            if len(labels) > 1 and any(y is not None for y in ys):
-                self.notes.append(f"one line for all of these: {'; '.join(labels)}")
+        """Say which lines lie under others on some devices."""
+        found: dict[tuple[str, ...], list[str]] = {}
+        for panel in panels:
+            alike: dict[tuple[int | None, ...], list[str]] = {}
+            for series in panel.series:
+                at_xs = dict(zip(series.xs, series.ys, strict=True))
+                alike.setdefault(tuple(at_xs[x] for x in self.xs), []).append(series.label)
+            for ys, labels in alike.items():
+                if len(labels) > 1 and any(y is not None for y in ys):
+                    found.setdefault(tuple(labels), []).append(panel.device)
+        for names, devices in found.items():
+            self.notes.append(f"one line on {', '.join(devices)}: {'; '.join(names)}")
 
     def asked(self, key: tuple[Value, ...]) -> dict[int, Estimate]:
         """One line's estimates at the values that were asked for, rising."""
@@ -303,7 +317,7 @@ class _Maker:
         series: list[Series] = []
         capacities: list[Capacity] = []
         marks: list[Mark] = []
-        for i, key in enumerate(self.keys):
+        for i, (key, label) in enumerate(self.labels.items()):
             along = self.sweeper.along(self.at, key)
             uses = [_room(e, device)[1] for e in along.values()]
             line = i if self.kind == LINES else None
@@ -311,13 +325,14 @@ class _Maker:
             end = self.ends.get((key, device))
             if own and end is not None:
                 whole = end == self.end(key)
-                label = end.words if whole else f"{device} alone: {end.words.removeprefix('fits ')}"
-                marks.append(Mark(end.x, own[0].bytes, label, line, whole))
+                said = end.words if whole else f"{device} alone: {end.words.removeprefix('fits ')}"
+                marks.append(Mark(end.x, own[0].bytes, said, line, whole))
             capacities += own
             xs = tuple(along)
             if self.kind == LINES:
                 ys = tuple(None if use is None else use.used for use in uses)
-                series.append(Series(self._label(key), xs, ys, *self._stroke(i, key)))
+                stroke = stroke_of([self.others[k] for k in self.varied], [key[k] for k in self.varied], i)
+                series.append(Series(label, xs, ys, *stroke))
             else:
                 for k, (band, field) in enumerate(BANDS.items()):
                     if field in BESIDE and not any(getattr(e, field) for e in self.estimates):
@@ -336,7 +351,7 @@ class _Maker:
         places = []
         tight = False
         for x in self.xs:
-            free, use = _room(self.ask(self.keys[0], x), device)
+            free, use = _room(self.ask(next(iter(self.labels)), x), device)
             if free is not None and use is not None:
                 places.append((x, free - use.used))
                 tight = isinstance(use, DeviceUse) and use.left >= 0 > use.spare
@@ -357,27 +372,13 @@ class _Maker:
                 return [Capacity(e.host.total, f"{gib(e.host.total)} of memory", line)]
             for d in e.devices:
                 if d.name == device:
-                    less = f" less {mib(d.reserve)} MiB reserve" if d.reserve else ""
+                    less = f" less {d.reserve / (1 << 30):.2g} reserve" if d.reserve else ""
                     return [Capacity(d.free - d.reserve, f"{gib(d.free)} free{less}", line)]
         return []
 
     def _label(self, key: tuple[Value, ...]) -> str:
         first = next(iter(self.sweeper.along(self.at, key).values()))
         return ", ".join(words.value_label(self.others[i], key[i], first) for i in self.varied)
-
-    def _stroke(self, i: int, key: tuple[Value, ...]) -> tuple[int, int]:
-        """Colours for the first of several varied axes and strokes for the last, as far as there are enough."""
-        varied = [self.others[k] for k in self.varied]
-        at = [axis.values.index(key[k]) for k, axis in zip(self.varied, varied, strict=True)]
-        for cut in range(len(varied) - 1, 0, -1):
-            counts = [len(axis.values) for axis in varied]
-            if prod(counts[:cut]) <= COLOURS and prod(counts[cut:]) <= STROKES:
-                colour, style = (
-                    sum(place * prod(counts[k + 1 : stop]) for k, place in enumerate(at[:stop]) if k >= start)
-                    for start, stop in ((0, cut), (cut, len(varied)))
-                )
-                return colour, style
-        return i, 0
 
 
 def _room(estimate: Estimate, device: str) -> tuple[int | None, DeviceUse | HostUse | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -177,9 +178,11 @@ def gib_ticks(low: int, high: int, log: bool = False, most: int = 8) -> list[int
     if log:
         exponents = range(max(low, 1).bit_length() - 1, high.bit_length())
         ticks = [1 << e for e in exponents if low <= 1 << e <= high]
-        if len(ticks) < 3:
+        for parts in (4, 8):
             # within few doublings, steps between them
-            ticks = [tick for e in exponents for k in range(4, 8) if low <= (tick := (k << e) // 4) <= high]
+            if len(ticks) < 3:
+                steps = range(parts, 2 * parts)
+                ticks = [tick for e in exponents for k in steps if low <= (tick := (k << e) // parts) <= high]
         while len(ticks) > most:
             ticks = ticks[::2]
         return ticks
@@ -189,13 +192,14 @@ def gib_ticks(low: int, high: int, log: bool = False, most: int = 8) -> list[int
     return list(range(-(-low // step) * step, high + 1, step))
 
 
-def size_label(size: int) -> str:
-    """A size as a tick says it: 16 GiB, 512 MiB."""
-    if size % (1 << 30) == 0 or size >= 8 << 30:
-        return f"{size / (1 << 30):g} GiB" if size else "0"
-    if size >= 1 << 30:
-        return f"{size / (1 << 30):.2f}".rstrip("0").rstrip(".") + " GiB"
-    return f"{size / (1 << 20):g} MiB"
+def size_labels(sizes: Sequence[int], *, in_mib: bool = False) -> list[str]:
+    """The sizes of an axis' ticks in words, all in one unit: GiB where eighths of it say them, else MiB.
+
+    ``in_mib``: MiB in any case.
+    """
+    if in_mib or any(size % (1 << 27) for size in sizes):
+        return [f"{size / (1 << 20):,.10g} MiB" if size else "0" for size in sizes]
+    return [f"{size / (1 << 30):g} GiB" if size else "0" for size in sizes]
 
 
 def write_figure(path: str, figure: Figure, *, force: bool = False) -> None:

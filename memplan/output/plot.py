@@ -18,7 +18,7 @@ from memplan.output.figures import (
     fit_headings,
     gib_ticks,
     new_figure,
-    size_label,
+    size_labels,
 )
 from memplan.output.lettering import LINE, Ruler, plain_text
 from memplan.output.plot_keys import (
@@ -29,7 +29,7 @@ from memplan.output.plot_keys import (
     fit_line_key,
     stroke,
 )
-from memplan.output.plot_marks import draw_capacities, draw_marks
+from memplan.output.plot_marks import ABOVE_LEVEL, draw_marks_and_capacities
 from memplan.output.words import tokens_label
 
 if TYPE_CHECKING:
@@ -43,9 +43,13 @@ FINE = 12
 
 HOLLOW = "a hollow dot: what would fit on that device alone, while another is short already"
 
+CUT = "two strokes at the foot of an axis: it does not begin at 0"
+
 _TICK, _TITLE, _NOTE, _ANSWER = 8.0, 9.0, 7.0, 9.0
 _BAND_KEY = 0.83  # a band
 _PANEL = 2.2
+_ABOVE = ABOVE_LEVEL / _PANEL
+"""The part of a panel's height that words on its highest level need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def _fill(figure: Figure, chart: Chart, theme: Theme, log_x: bool, log_y: bool) 
     ruler = Ruler(figure)
     room = WIDTH - 2 * EDGE
     count = len(chart.panels)
-    columns = 1 if count == 1 else 3 if count > 4 else 2
+    columns = next(columns for columns, most in ((1, 1), (2, 4), (3, 9), (4, count)) if count <= most)
     rows = -(-count // columns)
     lines = chart.panels[0].kind == LINES
     ends = fit_end_key(chart, ruler, theme)
@@ -95,7 +99,7 @@ def _fill(figure: Figure, chart: Chart, theme: Theme, log_x: bool, log_y: bool) 
     if shared:
         levels = [(min(low for low, _ in levels), max(high for _, high in levels))] * count
     ticks = [tuple(gib_ticks(low, high, log_y)) for low, high in levels]
-    beside = ruler.widest([size_label(tick) for at in ticks for tick in at], _TICK)
+    beside = ruler.widest([label for at in ticks for label in size_labels(at)], _TICK)
     x_label = tokens_label if chart.x_is_context else "{:,}".format
     x_wide = ruler.widest([x_label(x) for x in chart.xs], _TICK)
     left = max(0.085 * WIDTH, EDGE + beside + 0.08)
@@ -116,6 +120,7 @@ def _fill(figure: Figure, chart: Chart, theme: Theme, log_x: bool, log_y: bool) 
     )
     above = heads.height + 0.07 + (key.height if key else len(answer) * _ANSWER * LINE)
     said = [*chart.notes, *([HOLLOW] if lines and any(not m.whole for p in chart.panels for m in p.marks) else [])]
+    said += [CUT] if any(low and not log_y for low, _ in levels) else []
     notes = [line for note in said for line in ruler.wrapped(note, room, _NOTE, most=4)]
     below = 0.26 + 0.07 + 8.5 * LINE + 0.09 + len(notes) * _NOTE * LINE
     views = [_view(*each, wide, ruler) for each in zip(chart.panels, levels, ticks, strict=True)]
@@ -175,15 +180,23 @@ def _draw(axes: Any, view: _View, chart: Chart, scale: _Scale, theme: Theme, rul
     axes.set_xlim(min(chart.xs), max(chart.xs))
     axes.set_ylim(*view.levels)
     axes.set_xticks(scale.x_ticks, scale.x_labels)
-    axes.set_yticks(view.ticks, [size_label(tick) for tick in view.ticks])
+    axes.set_yticks(view.ticks, size_labels(view.ticks))
     axes.minorticks_off()
+    if view.levels[0] and not scale.log_y:
+        _cut(axes, theme)
     if panel.kind == STACK:
         _stack(axes, panel, theme)
     else:
         for series in panel.series:
             _line(axes, series, theme)
-    spans = draw_marks(axes, panel, theme, ruler)
-    draw_capacities(axes, panel, theme, ruler, spans)
+    draw_marks_and_capacities(axes, panel, theme, ruler)
+
+
+def _cut(axes: Any, theme: Theme) -> None:
+    """Two strokes at the lower left corner."""
+    for up in (0.02, 0.045):
+        axes.plot([0, 0.024], [up - 0.012, up + 0.012], color=theme.muted, linewidth=1.2, clip_on=False,
+                  transform=axes.transAxes, label="_cut")  # fmt: skip
 
 
 def _levels(panel: Panel, log_y: bool) -> tuple[int, int]:
@@ -192,13 +205,14 @@ def _levels(panel: Panel, log_y: bool) -> tuple[int, int]:
     capacities = [capacity.bytes for capacity in panel.capacities]
     if log_y:
         highest = max(*levels, *capacities, 1)
-        return max(1, int(min(y for y in (*levels, highest) if y) * 0.8)), int(highest * 1.35)
+        lowest = max(1, int(min(y for y in (*levels, highest) if y) * 0.8))
+        return lowest, int(highest * max(1.1, (highest / lowest) ** (_ABOVE / (1 - _ABOVE))))
     highest = panel.top
-    if panel.kind == STACK:
-        return 0, int(highest * 1.06)
-    lowest = min(*levels, *capacities, highest)
+    lowest = 0 if panel.kind == STACK else min(*levels, *capacities, highest)
     room = max(highest - lowest, highest // 50)
-    return (0 if lowest <= room else int(lowest - room * 0.12)), int(highest + room * 0.10)
+    low = 0 if lowest <= room else int(lowest - room * 0.12)
+    words = max((int((c - low * _ABOVE) / (1 - _ABOVE)) for c in capacities), default=0)
+    return low, max(int(highest + room * 0.06), words)
 
 
 def _x_ticks(chart: Chart, log: bool, most: int) -> list[int]:

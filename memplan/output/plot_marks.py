@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from memplan.output.chart import STACK, Mark, Panel
@@ -9,21 +12,99 @@ from memplan.output.figures import Theme, halo
 from memplan.output.lettering import LINE, Ruler
 from memplan.output.plot_keys import stroke
 
-Span = tuple[float, float]
-"""From where to where along the bottom something is written."""
-
 WHOLE, ALONE, FREE = 9.0, 8.0, 8.0
 """Sizes of what is written at a dot, at a hollow one, and at a level."""
 
+ABOVE_LEVEL = 0.22
+"""What words on a level need above it."""
 
-def draw_marks(axes: Any, panel: Panel, theme: Theme, ruler: Ruler) -> list[tuple[float, Span]]:
-    """A dot where a line or stack meets its capacity; what fits on this device alone is hollow.
+_STEP = 0.1
+_EDGE = 0.04
 
-    From the dot that counts, a thread goes down to the axis; on stacks, and beside the only dot of all, the value is
-    written. The answer: on which level, and from where to where.
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """Where something is written, from the panel's lower left corner."""
+
+    left: float
+    low: float
+    wide: float
+    tall: float
+
+    @property
+    def right(self) -> float:
+        return self.left + self.wide
+
+    @property
+    def high(self) -> float:
+        return self.low + self.tall
+
+    def meets(self, other: _Box) -> bool:
+        across = self.left < other.right + _EDGE and other.left < self.right + _EDGE
+        return across and self.low < other.high and other.low < self.high
+
+
+class _Panel:
+    """A drawn panel, measured: what lies where, and what has been written."""
+
+    def __init__(self, axes: Any, stack: bool) -> None:
+        place = axes.get_position()
+        width, height = axes.get_figure().get_size_inches()
+        self.wide, self.tall = place.width * width, place.height * height
+        self._to_axes = axes.transData + axes.transAxes.inverted()
+        self._stack = stack
+        drawn = [line for line in axes.get_lines() if line.get_label() not in ("_cut", "_mark", "_thread")]
+        self._curves = [
+            [self.at(x, y) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)]
+            for line in (drawn[-1:] if stack else drawn)
+        ]
+        self._written: list[_Box] = []
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """A point of the data, in inches."""
+        across, up = self._to_axes.transform((x, y))
+        return float(across) * self.wide, float(up) * self.tall
+
+    def is_clear(self, box: _Box, of_words: bool = False) -> bool:
+        """Whether nothing is drawn or written there; ``of_words``: or at least nothing written."""
+        if min(box.left, box.low) < 0 or box.right > self.wide or box.high > self.tall:
+            return False
+        if any(box.meets(other) for other in self._written):
+            return False
+        if of_words:
+            return True
+        spans = [(0.0 if self._stack else min(ys), max(ys)) for ys in self._heights(box)]
+        return not any(low < box.high and box.low < high for low, high in spans)
+
+    def top(self, box: _Box) -> float:
+        """The highest point of what is drawn where the box is wide."""
+        return max((max(ys) for ys in self._heights(box)), default=0.0)
+
+    def write(self, box: _Box) -> _Box:
+        """Take note that something is written there."""
+        self._written.append(box)
+        return box
+
+    def _heights(self, box: _Box) -> Iterator[list[float]]:
+        """For each curve its heights between the sides of the box."""
+        for curve in self._curves:
+            ys = []
+            for (x0, y0), (x1, y1) in pairwise(curve):
+                if x1 < box.left or x0 > box.right:
+                    continue
+                slope = (y1 - y0) / ((x1 - x0) or 1)
+                ys += [y0 + slope * (max(x0, box.left) - x0), y0 + slope * (min(x1, box.right) - x0)]
+            if ys:
+                yield ys
+
+
+def draw_marks_and_capacities(axes: Any, panel: Panel, theme: Theme, ruler: Ruler) -> None:
+    """The levels of what is free, and a dot where a line or stack meets its own; all with words where there is room.
+
+    The dot of what fits on this device alone is hollow. From the one that counts, a thread goes down to the axis; on
+    stacks, and beside the only dot of all where there is room, the value is written.
     """
-    wide = axes.get_position().width * axes.get_figure().get_figwidth()
-    written: list[tuple[float, Span]] = []
+    measured = _Panel(axes, panel.kind == STACK)
     for mark in panel.marks:
         colour = theme.text if mark.line is None else stroke(panel.series[mark.line], theme)[0]
         if mark.whole:
@@ -35,37 +116,28 @@ def draw_marks(axes: Any, panel: Panel, theme: Theme, ruler: Ruler) -> list[tupl
             markeredgecolor=theme.background if mark.whole else colour,
         )  # fmt: skip
         if panel.kind == STACK or (mark.whole and len(panel.marks) == 1):
-            written.append((mark.y, _write(axes, mark, theme, ruler, wide)))
-    return written
+            _write_mark(axes, mark, theme, ruler, measured)
+    _draw_capacities(axes, panel, theme, ruler, measured)
 
 
-def _write(axes: Any, mark: Mark, theme: Theme, ruler: Ruler, wide: float) -> Span:
-    """The mark's words, on the side of it where there is room; from where to where they reach."""
+def _write_mark(axes: Any, mark: Mark, theme: Theme, ruler: Ruler, panel: _Panel) -> None:
+    """The mark's words, on the side of it where there is room."""
     size = WHOLE if mark.whole else ALONE
-    long = ruler.width(mark.label, size, mark.whole)
-    at = wide * float(axes.transAxes.inverted().transform(axes.transData.transform((mark.x, mark.y)))[0])
-    left, right = (at - 0.07 - long, at - 0.07), (at + 0.085, at + 0.085 + long)
-    rising = "from" not in mark.label
-    fits = [span for span in ((left, right) if rising else (right, left)) if span[0] >= 0.02 and span[1] <= wide]
-    start, end = fits[0] if fits else (max(0.02, min(at - long / 2, wide - long)), wide)
-    axes.annotate(
-        mark.label, (start / wide, mark.y), xycoords=("axes fraction", "data"), xytext=(0, 4 if fits else 7),
-        textcoords="offset points", color=theme.text if mark.whole else theme.muted, fontsize=size,
-        fontweight="bold" if mark.whole else "normal", ha="left", va="bottom", bbox=halo(theme), zorder=6,
-    )  # fmt: skip
-    return start, end
+    long, tall = ruler.width(mark.label, size, mark.whole), size * LINE
+    x, y = panel.at(mark.x, mark.y)
+    sides = [x - 0.07 - long, x + 0.085]
+    if "from" in mark.label:
+        sides.reverse()
+    boxes = [_Box(left, y + up, long, tall) for up in (0.05, -0.05 - tall) for left in sides]
+    box = next((box for box in boxes if panel.is_clear(box)), None)
+    if box is None and mark.line is not None:
+        return  # the key says it too
+    box = panel.write(box or _Box(max(0.02, min(x - long / 2, panel.wide - long)), y + 0.09, long, tall))
+    _text(axes, mark.label, box, panel, theme.text if mark.whole else theme.muted, size, theme, bold=mark.whole)
 
 
-def draw_capacities(axes: Any, panel: Panel, theme: Theme, ruler: Ruler, written: list[tuple[float, Span]]) -> None:
-    """The levels of what is free, each with its words at the left; elsewhere on it where others are in their way."""
-    place = axes.get_position()
-    wide, tall = (
-        size * extent
-        for size, extent in zip((place.width, place.height), axes.get_figure().get_size_inches(), strict=True)
-    )
-    low, high = axes.get_ylim()
-    near = FREE * LINE / tall * (high - low)
-    taken = [(y, *span) for y, span in written]
+def _draw_capacities(axes: Any, panel: Panel, theme: Theme, ruler: Ruler, measured: _Panel) -> None:
+    """The levels, each with its words on it, or below it, where nothing else is; else above all that is in the way."""
     said: set[tuple[str, int]] = set()
     for capacity in panel.capacities:
         colour = theme.limit if capacity.line is None else stroke(panel.series[capacity.line], theme)[0]
@@ -73,17 +145,25 @@ def draw_capacities(axes: Any, panel: Panel, theme: Theme, ruler: Ruler, written
         if (capacity.label, capacity.bytes) in said:
             continue
         said.add((capacity.label, capacity.bytes))
-        long = ruler.width(capacity.label, FREE)
-        spots = [(k * (long + 0.12) + 0.04, k * (long + 0.12) + 0.04 + long) for k in range(int(wide / (long + 0.12)))]
-        clear = [
-            spot
-            for spot in spots
-            if not any(abs(y - capacity.bytes) < near and start < spot[1] and spot[0] < end for y, start, end in taken)
-        ]
-        start, end = (clear or [(0.04, 0.04 + long)])[0]
-        taken.append((capacity.bytes, start, end))
-        axes.annotate(
-            capacity.label, (start / wide, capacity.bytes), xycoords=("axes fraction", "data"),
-            xytext=(0, 2.5 if clear else -2.5), textcoords="offset points", color=colour, fontsize=FREE, ha="left",
-            va="bottom" if clear else "top", bbox=halo(theme), zorder=4,
-        )  # fmt: skip
+        long, tall = ruler.width(capacity.label, FREE), FREE * LINE
+        y = measured.at(axes.get_xlim()[0], capacity.bytes)[1]
+        lefts = [_EDGE + k * _STEP for k in range(max(1, int((measured.wide - long - _EDGE) / _STEP) + 1))]
+        beside = [_Box(left, y + up, long, tall) for up in (0.03, -0.04 - tall) for left in lefts]
+        spots = [_Box(left, 0, long, tall) for left in lefts]
+        above = [_Box(spot.left, max(measured.top(spot), y) + 0.04, long, tall) for spot in spots]
+        box = next((box for box in [*beside, *above] if measured.is_clear(box)), None)
+        box = box or next((box for box in beside if measured.is_clear(box, of_words=True)), beside[0])
+        if box in above:
+            thread = [(box.left + 0.04) / measured.wide] * 2
+            axes.plot(thread, [y / measured.tall, box.low / measured.tall], color=colour, linewidth=0.8,
+                      transform=axes.transAxes, label="_thread")  # fmt: skip
+        _text(axes, capacity.label, measured.write(box), measured, colour, FREE, theme)
+
+
+def _text(
+    axes: Any, text: str, box: _Box, panel: _Panel, colour: str, size: float, theme: Theme, bold: bool = False
+) -> None:
+    axes.annotate(
+        text, (box.left / panel.wide, (box.low + 0.02) / panel.tall), xycoords="axes fraction", color=colour,
+        fontsize=size, fontweight="bold" if bold else "normal", ha="left", va="bottom", bbox=halo(theme), zorder=6,
+    )  # fmt: skip

@@ -69,6 +69,7 @@ def render_chart(
             lines += _bars(chart, panel, width, unicode)
     lines += _key(chart, width, unicode)
     if is_lines:
+        lines += ["the axis of memory does not begin at 0"] * any(low for low, _ in levels)
         lines += _verdicts(chart, unicode)
     for note in chart.notes:
         lines += _folded(note, width, unicode)

@@ -22,7 +22,7 @@ from memplan.output.figures import (
     gib_ticks,
     halo,
     new_figure,
-    size_label,
+    size_labels,
 )
 from memplan.output.lettering import LINE, Ruler, plain_text
 from memplan.output.words import batch_sizes, mib, printable
@@ -72,7 +72,7 @@ class Timeline:
 class TimelineChart:
     """A whole picture: one timeline a device.
 
-    ``title`` asks the question, ``subtitle`` holds every setting; ``notes``: why it is not exact.
+    ``title`` asks the question, ``subtitle`` holds every setting; ``notes``: why it is not exact, what is not shown.
     """
 
     title: str
@@ -101,13 +101,21 @@ def timeline_chart(x: Explanation, device: str = "", given: Sequence[str] = ()) 
         f"{estimate.n_ctx:,} tokens, {slots}, batch {batch_sizes(estimate)}",
         f"prompt graph of {estimate.nodes[0]:,} nodes",
     ]
+    notes = [f"not exact: {estimate.approximate}"] if estimate.approximate else []
+    if len(buffers) > MOST:
+        others = ", ".join(_name(b) for b in buffers if b not in largest)
+        notes.append(f"the {MOST} largest of {len(buffers)} buffers; not shown: {others} (--device shows one)")
     return TimelineChart(
         title=f"What fills the compute buffer? {model_name(estimate)} on {rig_name(estimate)}",
         subtitle=DOT.join(part for part in settings if part),
         nodes=estimate.nodes[0],
         timelines=tuple(_timeline(b, estimate.nodes[0]) for b in buffers if b in largest),
-        notes=(f"not exact: {estimate.approximate}",) if estimate.approximate else (),
+        notes=tuple(notes),
     )
+
+
+def _name(buffer: ComputeBuffer) -> str:
+    return buffer.device if buffer.device == buffer.buffer else f"{buffer.device} ({buffer.buffer})"
 
 
 def _timeline(buffer: ComputeBuffer, nodes: int) -> Timeline:
@@ -120,7 +128,7 @@ def _timeline(buffer: ComputeBuffer, nodes: int) -> Timeline:
     peak = buffer.peak
     alone = peak is not None and len(buffer.peaks) == 1
     return Timeline(
-        device=buffer.device if buffer.device == buffer.buffer else f"{buffer.device} ({buffer.buffer})",
+        device=_name(buffer),
         size=buffer.bytes,
         labels=tuple(labels),
         bands=tuple(bands[label] for label in labels),
@@ -242,7 +250,7 @@ def _draw(
     axes.set_xlim(start, max(end, start + 1))
     axes.set_ylim(0, size * 1.2)
     ticks = gib_ticks(0, int(size * 1.05), most=6)
-    axes.set_yticks(ticks, [size_label(tick) for tick in ticks])
+    axes.set_yticks(ticks, size_labels(ticks, in_mib=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.axhline(size, color=theme.limit, linewidth=1.2, linestyle=(0, (4, 2)), label="_size")
     most = timeline.reach[timeline.node]

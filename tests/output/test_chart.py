@@ -53,7 +53,7 @@ def test_the_reserve_is_left_as_by_the_largest_value(monkeypatch: pytest.MonkeyP
     assert axis.is_context and set(values) == set(chart.xs) and last == (15 * GIB) // 32768
     first, second = chart.panels
     assert [panel.capacities[0].bytes for panel in chart.panels] == [FREE - kept for kept in reserve]
-    assert second.capacities[0].label == "22.0 GiB free less 2,048 MiB reserve"
+    assert second.capacities[0].label == "22.0 GiB free less 2 reserve"
     assert [(mark.x, mark.y, mark.whole) for mark in second.marks] == [(last, FREE - 2 * GIB, True)]
     assert chart.verdicts == (f"fits to {last:,}",)
     said = f"(with {last + 256:,}, CUDA1 has 2,040 MiB left, less than its reserve of 2,048)"
@@ -75,7 +75,7 @@ def test_what_starts_everywhere_and_keeps_no_reserve_is_tight(monkeypatch: pytes
     assert not any(panel.marks for panel in chart.panels)
     assert chart.panels[0].verdict == "1.0 GiB left at 1M, less than the reserve"
     two = make_chart(*swept(monkeypatch, over, need, reserve=reserve), "ctx")
-    assert two.in_short == "-np 1: is tight at best; -np 2: is tight at best"
+    assert two.in_short == chart.in_short
 
 
 def test_more_axes_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,16 +97,18 @@ def test_more_axes_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ends[0] > ends[1] > ends[2]
 
 
-def test_two_axes_give_colour_and_stroke(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_are_the_same_everywhere_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     chart = make_chart(*swept(monkeypatch, ["np=1,2", "fa=on,off", CTX]), "ctx")
     strokes = {series.label: (series.colour, series.style) for series in chart.panels[0].series}
-    assert strokes == {
-        "-np 1, -fa on": (0, 0),
-        "-np 1, -fa off": (0, 1),
-        "-np 2, -fa on": (1, 0),
-        "-np 2, -fa off": (1, 1),
-    }
-    assert "one line for all of these: -np 1, -fa on; -np 1, -fa off" in chart.notes
+    assert strokes == {"-np 1, -fa on / -np 1, -fa off": (0, 0), "-np 2, -fa on / -np 2, -fa off": (1, 0)}
+    assert len(chart.verdicts) == len(chart.answers) == 2
+
+    def need(device: int, n_ctx: int, slots: int) -> int:
+        return n_ctx * (slots if device else 1)
+
+    chart = make_chart(*swept(monkeypatch, ["np=1,2", CTX], need), "ctx")
+    assert len(chart.verdicts) == 2
+    assert "one line on CUDA0: -np 1; -np 2" in chart.notes
 
 
 def test_a_rig_that_varies_has_a_capacity_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +142,9 @@ def test_hosts_and_many_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = make_chart(*swept(monkeypatch, [CTX], rig=Rig(())), "ctx")
     assert [panel.device for panel in alone.panels] == ["host"]
     assert alone.panels[0].capacities == ()
-    many = make_chart(*swept(monkeypatch, [CTX], rig=Rig(RIG.gpus * 4)), "ctx")
-    assert [panel.device for panel in many.panels] == [f"CUDA{i}" for i in range(2, 8)]
-    assert many.notes[0] == "the 6 fullest of 8 devices"
+    many = make_chart(*swept(monkeypatch, [CTX], rig=Rig(RIG.gpus * 7)), "ctx")
+    assert [panel.device for panel in many.panels] == [f"CUDA{i}" for i in range(2, 14)]
+    assert many.notes[0] == "the 12 fullest of 14 devices; not shown: CUDA0, CUDA1"
     assert many.notes[1:] == ("not included: the CUDA context and the code of kernels (see --reserve)",)
     assert alone.answers[0].startswith("needs up to ") and "--host-mib" in alone.answers[0]
 
@@ -200,19 +202,6 @@ def test_where_nothing_fits_it_is_said_and_all_is_shown(monkeypatch: pytest.Monk
     assert FREE < steep.top < max(steep.levels)
 
 
-def test_colours_and_strokes_never_repeat_while_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    from memplan.output.chart import COLOURS, STROKES
-    from memplan.output.figures import DARK, LIGHT, STYLES
-
-    assert {COLOURS} == {len(theme.lines) for theme in (LIGHT, DARK)} and len(STYLES) == STROKES
-    over = ["ctx=4096,8192", "cache=f16,q8_0", "ub=256,512", "np=1,2,4"]
-    series = make_chart(*swept(monkeypatch, over), "ctx").panels[0].series
-    assert len({(s.colour, s.style) for s in series}) == len(series) == 12
-    assert {s.colour for s in series} == set(range(4)) and {s.style for s in series} == set(range(3))
-    single = make_chart(*swept(monkeypatch, ["ctx=4096,8192", "np=1:12:1"]), "ctx").panels[0].series
-    assert len({(s.colour % COLOURS, s.style + s.colour // COLOURS) for s in single}) == 12
-
-
 def test_values_that_llama_cpp_takes_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     over = ["llama=b9924,v0.5.0", "indexer=fused,unfused", "ctx=4096,8192"]
     sweeper, sweep = swept(monkeypatch, over)
@@ -220,10 +209,8 @@ def test_values_that_llama_cpp_takes_otherwise(monkeypatch: pytest.MonkeyPatch) 
     sweeper._known.update({point.values: point.estimate for point in points})
     chart = make_chart(sweeper, replace(sweep, points=points), "ctx")
     assert [series.label for series in chart.panels[0].series] == [
-        "b9924, no fused indexer (b9924 has none)",
-        "b9924, no fused indexer",
-        "v0.5.0, fused indexer",
-        "v0.5.0, no fused indexer",
+        "b9924, no fused indexer (b9924 has none) / b9924, no fused indexer"
+        " / v0.5.0, fused indexer / v0.5.0, no fused indexer"
     ]
     assert any(note.startswith("b9924 has no fused indexer") for note in chart.notes)
 

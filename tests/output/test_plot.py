@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from memplan.backends.devices import Rig
 from memplan.errors import FlagError, OutputError
 from memplan.output.chart import BANDS, Chart, make_chart
 from memplan.output.figures import (
@@ -19,12 +20,12 @@ from memplan.output.figures import (
     check_figure_path,
     gib_ticks,
     new_figure,
-    size_label,
+    size_labels,
     write_figure,
 )
-from memplan.output.plot import chart_figure, fine
+from memplan.output.plot import CUT, chart_figure, fine
 from memplan.output.words import tokens_label
-from tests.output.pictures import FREE, GIB, swept
+from tests.output.pictures import FREE, GIB, RIG, swept
 
 
 @pytest.fixture
@@ -97,6 +98,39 @@ def test_doublings_of_memory(lines: Chart) -> None:
     assert "8 GiB" in [label.get_text() for label in log.get_yticklabels()]
 
 
+def test_an_axis_that_does_not_begin_at_nothing_says_so(monkeypatch: pytest.MonkeyPatch, lines: Chart) -> None:
+    def need(device: int, n_ctx: int, slots: int) -> int:
+        return (14 << 30) + 1024 * n_ctx * slots
+
+    cut = chart_figure(make_chart(*swept(monkeypatch, ["np=1,2", "ctx=4096:1048576"], need), "ctx"))
+    assert cut.axes[0].get_ylim()[0] > 0 and named(cut.axes[0], "_cut") and CUT in texts(cut)
+    whole = chart_figure(lines)
+    assert whole.axes[0].get_ylim()[0] == 0 and not named(whole.axes[0], "_cut") and CUT not in texts(whole)
+
+
+@pytest.mark.parametrize("cards", [1, 3, 5, 8])
+@pytest.mark.parametrize("over", [["ctx=4096:1048576"], ["np=1,2", "ctx=4096:1048576"]])
+def test_words_lie_over_nothing_else(monkeypatch: pytest.MonkeyPatch, cards: int, over: list[str]) -> None:
+    def need(device: int, n_ctx: int, slots: int) -> int:
+        return ((19 if device == cards - 1 else 2) << 30) + 2048 * n_ctx * slots
+
+    rig = Rig(RIG.gpus[:1] * cards)
+    figure: Any = chart_figure(make_chart(*swept(monkeypatch, over, need, rig=rig), "ctx"))
+    draw = figure.canvas.get_renderer()
+    for axes in figure.axes:
+        title, panel = axes._left_title.get_window_extent(draw), axes.get_window_extent(draw)
+        words = [text for text in axes.texts if text.get_bbox_patch() is not None]
+        assert len(words) >= 1
+        boxes = [text.get_window_extent(draw) for text in words]
+        assert not any(box.overlaps(title) for box in boxes)
+        assert all(panel.y0 <= box.y0 and box.y1 <= panel.y1 for box in boxes)
+        drawn = [line for line in axes.get_lines() if line.get_label() == "_edge"][-1:]
+        for line in drawn:
+            tops = axes.transData.transform(list(zip(line.get_xdata(), line.get_ydata(), strict=True)))
+            for box in boxes:
+                assert all(y <= box.y0 for x, y in tops if box.x0 <= x <= box.x1)
+
+
 def test_a_single_panel_names_its_lines_at_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     over = ["gpu=RTX 3090,RTX 5090", "ctx=4096:1048576"]
     chart = make_chart(*swept(monkeypatch, over), "ctx")
@@ -142,12 +176,25 @@ def test_fine_points_keep_the_given_ones() -> None:
     [
         (0, 24 * GIB, False, ["0", "4 GiB", "8 GiB", "12 GiB", "16 GiB", "20 GiB", "24 GiB"]),
         (80 * GIB, 100 * GIB, False, ["80 GiB", "84 GiB", "88 GiB", "92 GiB", "96 GiB", "100 GiB"]),
-        (0, GIB, False, ["0", "128 MiB", "256 MiB", "384 MiB", "512 MiB", "640 MiB", "768 MiB", "896 MiB", "1 GiB"]),
+        (
+            0,
+            GIB,
+            False,
+            ["0", "0.125 GiB", "0.25 GiB", "0.375 GiB", "0.5 GiB", "0.625 GiB", "0.75 GiB", "0.875 GiB", "1 GiB"],
+        ),
+        (
+            0,
+            GIB // 2,
+            False,
+            ["0", "64 MiB", "128 MiB", "192 MiB", "256 MiB", "320 MiB", "384 MiB", "448 MiB", "512 MiB"],
+        ),
+        (1000 << 20, 1200 << 20, False, ["1,024 MiB", "1,056 MiB", "1,088 MiB", "1,120 MiB", "1,152 MiB", "1,184 MiB"]),
         (GIB, 20 * GIB, True, ["1 GiB", "2 GiB", "4 GiB", "8 GiB", "16 GiB"]),
+        (70 * GIB, 105 * GIB, True, ["72 GiB", "80 GiB", "88 GiB", "96 GiB", "104 GiB"]),
     ],
 )
 def test_levels(low: int, high: int, log: bool, labels: list[str]) -> None:
-    assert [size_label(tick) for tick in gib_ticks(low, high, log)] == labels
+    assert size_labels(gib_ticks(low, high, log)) == labels
 
 
 def test_numbers_of_tokens() -> None:
