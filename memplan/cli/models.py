@@ -14,7 +14,10 @@ app = typer.Typer(**APP)
 
 @app.command(cls=Command, epilog="Examples:\n  memplan models\n  memplan models --json\n")
 def models(json: Json = False) -> int:
-    """List the built-in models and their recipes."""
+    """List the built-in models and their recipes. A recipe that stands for a published file names it. Where a maker's
+    types are not public, such as Unsloth's UD-IQ1_S to UD-Q3_K_XL, none does: the address of a file in a model's place
+    (hf:OWNER/REPO:QUANT) reads its header alone, without its data.
+    """
     from memplan.cli import terminal
     from memplan.cli.waiting import working
     from memplan.models.builtin import builtin_header

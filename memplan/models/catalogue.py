@@ -10,7 +10,7 @@ from memplan.gguf.header import Value
 from memplan.models.builtin_model import BuiltinModel, gguf_keys
 from memplan.models.catalogue_attention import ROWS as ATTENTION
 from memplan.models.catalogue_latent import ROWS as LATENT
-from memplan.models.recipes import COMMON, DEEPSEEK4, DENSE, DSPARK
+from memplan.models.recipes import COMMON, DEEPSEEK4, DENSE, DSPARK, FLASH
 
 
 def deepseek4(
@@ -88,7 +88,7 @@ _NEMOTRON3 = gguf_keys(
 _ROWS = (
     BuiltinModel(
         "deepseek-v4-flash", "DeepSeek-V4-Flash: 43 layers, 256 experts", "deepseek4", deepseek4(), "antirez-q2",
-        DEEPSEEK4,
+        FLASH,
     ),
     BuiltinModel(
         "deepseek-v4-flash-dspark", "DeepSeek-V4-Flash's drafter: 3 stages, 256 experts", "dflash",

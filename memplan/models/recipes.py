@@ -97,13 +97,13 @@ DEEPSEEK4: Mapping[str, Recipe] = {
         "experts q4_K, the rest q8_0 and f16",
         _deepseek4("q4_K", "q4_K", "q8_0", "q8_0", ("f16", "q8_0"), "f16", rest="f16", router="f16"),
     ),
-    "mtp-q2": replace(_ANTIREZ_Q2, about="antirez-q2 and one layer for multi-token prediction", nextn=True),
+    "mtp-q2": replace(_ANTIREZ_Q2, about="antirez-q2 and one layer for multi-token prediction (MTP)", nextn=True),
     "mxfp4": Recipe(
-        "experts mxfp4 as published, attention q8_0, the rest bf16",
+        "no one file: experts mxfp4, attention q8_0, indexer, embedding and output bf16, router f32",
         _deepseek4("mxfp4", "mxfp4", "q8_0", "q8_0", ("bf16", "bf16"), "bf16"),
     ),
     "q3": Recipe(
-        "experts q3_K and q4_K, every fifth layer's down experts q6_K",
+        "no one file: experts q3_K and q4_K, every fifth layer's down experts q6_K",
         _deepseek4(
             "q3_K", "q4_K", "q6_K", "q8_0", ("q6_K", "q6_K"), "bf16", Rule("ffn_down_exps", "q6_K", every=5),
             router="bf16",
@@ -111,13 +111,41 @@ DEEPSEEK4: Mapping[str, Recipe] = {
     ),
     "q8_0": Recipe("everything q8_0", _deepseek4("q8_0", "q8_0", "q8_0", "q8_0", ("q8_0", "q8_0"), "q8_0")),
     "ud-q2": Recipe(
-        "experts iq2_xxs and iq3_xxs, every third layer's down experts q4_K",
+        "no one file: experts iq2_xxs and iq3_xxs, every third layer's down experts q4_K",
         _deepseek4(
             "iq2_xxs", "iq3_xxs", "q6_K", "q6_K", ("q4_K", "q6_K"), "q8_0", Rule("ffn_down_exps", "q4_K", every=3)
         ),
     ),
 }  # fmt: skip
-"""Recipes of DeepSeek-V4's files."""
+"""Recipes of DeepSeek-V4's files, and of files as they might be."""
+
+FLASH: Mapping[str, Recipe] = {
+    **DEEPSEEK4,
+    **{
+        name: replace(DEEPSEEK4[name], about=f"antirez's {file}: {DEEPSEEK4[name].about}")
+        for name, file in (("antirez-q2", "IQ2XXS-w2Q2K"), ("antirez-q4", "Q4KExperts"))
+    },
+    "official": Recipe(
+        "llama.cpp's own conversion (--outtype auto): experts mxfp4, attention q8_0, the rest bf16",
+        _deepseek4(
+            "mxfp4", "mxfp4", "q8_0", "q8_0", ("bf16", "bf16"), "bf16", Rule("indexer[.]attn_q_b", "q8_0"),
+            router="bf16",
+        ),
+    ),
+    "ud-q4_k_xl": Recipe(
+        "Unsloth's UD-Q4_K_XL: experts mxfp4, router bf16, the rest q8_0",
+        _deepseek4("mxfp4", "mxfp4", "q8_0", "q8_0", ("q8_0", "q8_0"), "q8_0", router="bf16"),
+    ),
+    "ud-q8_k_xl": Recipe(
+        "Unsloth's UD-Q8_K_XL: experts mxfp4, the rest bf16",
+        _deepseek4("mxfp4", "mxfp4", "bf16", "bf16", ("bf16", "bf16"), "bf16", router="bf16"),
+    ),
+}  # fmt: skip
+"""Those, and files of DeepSeek-V4-Flash whose types and sizes are public.
+
+Of Unsloth's other files (UD-IQ1_S, UD-IQ1_M, UD-IQ2_XXS, UD-Q2_K_XL, UD-IQ3_XXS, UD-Q3_K_XL) it is not public which
+layers have which types, so no recipe can stand for one; their headers say it.
+"""
 
 DSPARK: Mapping[str, Recipe] = {
     "mxfp4": Recipe(

@@ -74,6 +74,25 @@ def test_pro_by_hand() -> None:
     assert h.tensors["blk.60.ffn_up_exps.weight"].nbytes == 384 * 3072 * 7168 // 32 * 17
 
 
+@pytest.mark.parametrize(
+    ("recipe", "mib", "types"),
+    [
+        ("official", 149128.92, {"f32": 641, "q8_0": 365, "bf16": 190, "mxfp4": 129, "i32": 3}),
+        ("ud-q4_k_xl", 147905.25, {}),
+        ("ud-q8_k_xl", 154365.80, {}),
+        ("antirez-q2", 80.8 * 1024, {}),
+        ("antirez-q4", 153.3 * 1024, {}),
+    ],
+)
+def test_published_files_have_their_size(recipe: str, mib: float, types: dict[str, int]) -> None:
+    """As loaders print them; the last two as their page says, to a tenth of a GiB."""
+    tensors = builtin_header(f"deepseek-v4-flash:{recipe}").tensors.values()
+    assert sum(tensor.nbytes for tensor in tensors) / 2**20 == pytest.approx(
+        mib, abs=60 if "antirez" in recipe else 0.01
+    )
+    assert not types or Counter(tensor.type.name for tensor in tensors) == types
+
+
 def test_mixed_recipes() -> None:
     def downs(name: str) -> list[str]:
         h = builtin_header(f"deepseek-v4-flash:{name}")
