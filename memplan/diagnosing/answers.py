@@ -17,10 +17,10 @@ from memplan.result import Estimate
 MOST: Final = 60
 """Estimates that are made for one log: a load that failed takes some dozen, another one or two."""
 
-MOST_WORK: Final = 8_500_000
-"""What these may cost together, as ``_work`` counts it: some ten seconds."""
+MOST_NODES: Final = 1_000_000
+"""Nodes of their graphs together: some ten seconds at most, where nothing is known of one from another."""
 
-_REFUSED: Final = 2_000
+_REFUSED: Final = 20_000
 """Nodes that an estimate without a graph counts as."""
 
 
@@ -35,7 +35,7 @@ class Answers:
     _known: dict[object, tuple[Estimate, WeightUse]] = field(default_factory=dict)
     _rigs: dict[object, Rig] = field(default_factory=dict)
     spent: int = 0
-    """What the estimates so far came to."""
+    """Nodes of the estimates so far."""
 
     def ask(self, question: Question, *, seeking: bool = False) -> Estimate:
         """The estimate. Raises what ``memplan.estimate`` raises, and TooMuchWork.
@@ -47,23 +47,18 @@ class Answers:
         known = self._known.get(key)
         if known is None:
             parts = 2 if seeking else 1
-            if len(self._known) >= MOST // parts or self.spent >= MOST_WORK // parts:
+            if len(self._known) >= MOST // parts or self.spent >= MOST_NODES // parts:
                 raise TooMuchWork("the log takes more estimates than are made for one; cut out the load in question")
             # planners are kept with a rig: the first of this shape has made some
             found = answer(question.with_(rig=self._rigs.setdefault(shape, question.rig)))
             known = self._known[key] = found.estimate, found.weight_use
-            self.spent += _work(found.estimate)
+            self.spent += max(found.estimate.nodes) or _REFUSED
         estimate, use = known
         devices = tuple(replace(d, free=gpu.free) for d, gpu in zip(estimate.devices, question.rig.gpus, strict=True))
         if devices == estimate.devices:
             return estimate
         moved = replace(estimate, devices=devices)
         return replace(moved, notes=settings_notes(moved, use))
-
-
-def _work(estimate: Estimate) -> int:
-    """What an estimate takes, about as much as it takes time: nodes of the graph, which is dealt over all devices."""
-    return max(*estimate.nodes, _REFUSED) * (4 + len(estimate.devices))
 
 
 def _shape(question: Question) -> tuple[Rig, tuple[int, ...]]:

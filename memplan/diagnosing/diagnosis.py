@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from memplan.diagnosing.answers import Answers
 from memplan.diagnosing.figures import nodes_of, rows_of
 from memplan.diagnosing.flags_seen import without_flags
+from memplan.diagnosing.guessing import weights_on
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.meanings import Cause
 from memplan.diagnosing.mends import Mend, Variant, find_mends
@@ -89,18 +90,25 @@ def _mends(subject: Subject, predicted: Estimate | None, cause: Cause) -> tuple[
     release = subject.release or LATEST
     known: dict[Variant, Estimate | None] = {}
 
+    def argv(variant: Variant) -> list[str]:
+        words = without_flags(subject.seen.argv, variant.drop)
+        return [*variant.args, *words] if variant.first else [*words, *variant.args]
+
     def attempt(variant: Variant) -> Estimate | None:
         if variant not in known:
-            words = without_flags(subject.seen.argv, variant.drop)
-            argv = [*variant.args, *words] if variant.first else [*words, *variant.args]
             try:
-                known[variant] = subject.ask(subject.parse(argv), variant.release or release)
+                known[variant] = subject.ask(subject.parse(argv(variant)), variant.release or release)
             except MemplanError:
                 known[variant] = None
         return known[variant]
 
+    def weigh(variant: Variant) -> Mapping[str, int] | None:
+        if subject.header is None or subject.rig is None:
+            return None
+        return weights_on(subject.header, argv(variant), subject.seen.app, subject.rig, variant.release or release)
+
     blocks, need = subject.number("block_count", 0), need_of(subject, predicted, cause)
-    return find_mends(predicted, attempt, blocks, need, release, experts=subject.experts)
+    return find_mends(predicted, attempt, weigh, blocks, need, release, experts=subject.experts)
 
 
 def _remark(subject: Subject, predicted: Estimate | None) -> None:

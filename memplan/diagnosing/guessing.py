@@ -11,6 +11,7 @@ from memplan.diagnosing.log import Load, Stage
 from memplan.errors import MemplanError
 from memplan.estimator import model_of, workshop_of
 from memplan.gguf.header import Header
+from memplan.halving import last_before
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_words import normalized
 from memplan.llama.flags import parse_flags
@@ -44,12 +45,12 @@ def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: R
         if split is None:
             continue
         argv = (*seen.argv, *candidate)
-        placement = _place(header, argv, seen.app, rig, release)
-        if split and not _gives(placement, wanted):
+        weights = weights_on(header, argv, seen.app, rig, release)
+        if split and not _gives(weights, wanted):
             candidate = [*candidate, *split]
             argv = (*seen.argv, *candidate)
-            placement = _place(header, argv, seen.app, rig, release)
-        if _gives(placement, wanted) and _within(placement, limits):
+            weights = weights_on(header, argv, seen.app, rig, release)
+        if _gives(weights, wanted) and _within(weights, limits):
             return Seen(argv, seen.app, seen.from_command, tuple(candidate), True)
     return seen
 
@@ -72,16 +73,16 @@ def guess_computing(load: Load, seen: Seen, header: Header, rig: Rig) -> Iterato
         yield Seen((*kept, *guess), seen.app, seen.from_command, found, True)
 
 
-def _gives(placement: Placement | None, wanted: Mapping[str, float]) -> bool:
+def _gives(weights: Mapping[str, int] | None, wanted: Mapping[str, float]) -> bool:
     """Whether the weights on each GPU are those of the log."""
-    if placement is None:
+    if weights is None:
         return False
-    return all(abs(placement.model.get(name, 0) / _MIB - mib) < 0.02 for name, mib in wanted.items())
+    return all(abs(weights.get(name, 0) / _MIB - mib) < 0.02 for name, mib in wanted.items())
 
 
-def _within(placement: Placement | None, limits: Mapping[str, int]) -> bool:
+def _within(weights: Mapping[str, int] | None, limits: Mapping[str, int]) -> bool:
     """Whether the weights on these GPUs are no more than was free."""
-    return placement is not None and all(placement.model.get(name, 0) <= free for name, free in limits.items())
+    return weights is not None and all(weights.get(name, 0) <= free for name, free in limits.items())
 
 
 def split_of(load: Load, blocks: Sequence[tuple[int, int]], candidate: Sequence[str]) -> list[str] | None:
@@ -157,16 +158,17 @@ def _nearest(
     candidates: Sequence[list[str]], header: Header, seen: Seen, wanted: Mapping[str, float], rig: Rig, release: Release
 ) -> list[str]:
     """Of candidates, each of which puts less on GPUs than those before it, the first that is no more than the log."""
-    low, high, total = 0, len(candidates) - 1, sum(wanted.values()) + 0.02 * len(wanted)
-    while low < high:
-        n = (low + high) // 2
-        placement = _place(header, (*seen.argv, *candidates[n]), seen.app, rig, release)
-        fits = placement is None or sum(placement.model.get(name, 0) for name in wanted) / _MIB <= total
-        low, high = (low, n) if fits else (n + 1, high)
-    return candidates[low]
+    most = sum(wanted.values()) + 0.02 * len(wanted)
+
+    def too_much(n: int) -> bool:
+        weights = weights_on(header, (*seen.argv, *candidates[n]), seen.app, rig, release)
+        return weights is not None and sum(weights.get(name, 0) for name in wanted) / _MIB > most
+
+    return candidates[last_before(-1, len(candidates) - 1, too_much) + 1]
 
 
-def _place(header: Header, argv: Sequence[str], app: str, rig: Rig, release: Release) -> Placement | None:
+def weights_on(header: Header, argv: Sequence[str], app: str, rig: Rig, release: Release) -> Mapping[str, int] | None:
+    """Bytes of a model's weights by buffer type, with these flags; None where llama.cpp would not take them."""
     try:
         flags = parse_flags(argv, app)
         question = Question.of(header, flags, rig, release)
@@ -174,4 +176,4 @@ def _place(header: Header, argv: Sequence[str], app: str, rig: Rig, release: Rel
         placed = place(model.tensors.tensors, model.hparams.n_layer_all, flags, workshop_of(question).machine)
     except MemplanError:
         return None
-    return placed if isinstance(placed, Placement) else None
+    return placed.model if isinstance(placed, Placement) else None

@@ -42,6 +42,9 @@ class Variant:
 Try = Callable[[Variant], "Estimate | None"]
 """The estimate of a variant; None when its flags cannot be given."""
 
+Weigh = Callable[[Variant], "Mapping[str, int] | None"]
+"""Bytes of a variant's weights on each GPU, for which nothing is built; None when its flags cannot be given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mend:
@@ -77,6 +80,7 @@ class Need:
 class _Finder:
     estimate: Estimate
     attempt: Try
+    weigh: Weigh
     need: Need
     experts: bool
 
@@ -96,17 +100,50 @@ class _Finder:
         """The first of some variants that is a mend."""
         return next((mend for variant in variants if (mend := self.mend(variant)) is not None), None)
 
-    def least(self, variants: Sequence[Variant]) -> Mend | None:
-        """The first of some variants, each of which takes less than those before it, that is a mend."""
-        if not variants or self.mend(variants[-1]) is None:
+    def least(self, variants: Sequence[Variant], *, by_weights: bool = False) -> Mend | None:
+        """The first of some variants, each of which takes less than those before it, that is a mend.
+
+        ``by_weights``: they differ in where weights lie, which tells about which it is.
+        """
+        low, high = -1, len(variants) - 1
+        if not variants or self.mend(variants[high]) is None:
             return None
-        too_much = last_before(-1, len(variants) - 1, lambda at: self.mend(variants[at]) is None)
+        if by_weights:
+            low, high = self._near(variants)
+        too_much = last_before(low, high, lambda at: self.mend(variants[at]) is None)
         return self.mend(variants[too_much + 1])
+
+    def _near(self, variants: Sequence[Variant]) -> tuple[int, int]:
+        """A variant that takes too much, or -1, and a later one that is a mend: neighbours, where all but weights takes
+        as much as with the last."""
+        low, high = -1, len(variants) - 1
+        room = self._room(self.attempt(variants[high]))
+
+        def too_large(at: int) -> bool:
+            weights = self.weigh(variants[at])
+            return weights is None or any(weights.get(name, 0) > size for name, size in room.items())
+
+        guess = last_before(low, high, too_large) + 1
+        for at in (guess, guess - 1, guess + 1):
+            if low < at < high:
+                low, high = (at, high) if self.mend(variants[at]) is None else (low, at)
+        return low, high
+
+    def _room(self, tried: Estimate | None) -> dict[str, int]:
+        """Bytes that weights may take of each GPU, where all else takes what it does in an estimate."""
+        room = {}
+        for use in () if tried is None else tried.devices:
+            most = use.free - use.reserve
+            if self.need.less and use.name == self.need.where:
+                most = min(most, used(self.estimate, use.name) - self.need.less)
+            room[use.name] = most - (use.used - use.model)
+        return room
 
 
 def find_mends(
     estimate: Estimate,
     attempt: Try,
+    weigh: Weigh,
     n_layers: int,
     need: Need,
     release: Release,
@@ -117,7 +154,7 @@ def find_mends(
 
     ``experts``: whether the model has any, which can be kept on the host; else whole layers are.
     """
-    finder = _Finder(estimate, attempt, need, experts)
+    finder = _Finder(estimate, attempt, weigh, need, experts)
     found: list[Mend] = []
     for mend in _by_flags(finder, n_layers):
         if mend is not None:
@@ -144,7 +181,7 @@ def _by_flags(finder: _Finder, n_layers: int) -> Iterator[Mend | None]:
         yield finder.first(_slots(estimate))
         yield finder.first(_moves(estimate, n_layers, finder.experts))
         yield finder.least(list(_ubatch(estimate)))
-        yield finder.least(list(_on_the_host(estimate, n_layers, finder.experts)))
+        yield finder.least(list(_on_the_host(estimate, n_layers, finder.experts)), by_weights=True)
         shorter = finder.least(list(_context(estimate)))  # before caches, with which the graph is another
         caches = list(_smaller_caches(estimate))
         yield finder.first(iter(caches)) or (None if finder.experts else _beside(finder, caches, n_layers))
@@ -190,7 +227,8 @@ _REFUSED: Final[Mapping[str, Callable[[Flags, str], Sequence[Words]]]] = {
 def _beside(finder: _Finder, variants: Sequence[Variant], n_layers: int) -> Mend | None:
     """A change that is not enough, with as few more layers on the host as it takes."""
     more = _on_the_host(finder.estimate, n_layers, finder.experts)
-    return finder.least([Variant((*each.args, *variant.args)) for variant in more for each in variants])
+    both = [Variant((*each.args, *variant.args)) for variant in more for each in variants]
+    return finder.least(both, by_weights=True)
 
 
 def _after(finder: _Finder, words: Words, n_layers: int) -> Mend | None:
@@ -199,7 +237,7 @@ def _after(finder: _Finder, words: Words, n_layers: int) -> Mend | None:
     if tried is None or tried.refused is not None:
         return None
     more = [Variant((*words, *variant.args)) for variant in _on_the_host(tried, n_layers, finder.experts)]
-    return finder.mend(Variant(words)) or finder.least(more)
+    return finder.mend(Variant(words)) or finder.least(more, by_weights=True)
 
 
 # --- what takes less memory ---

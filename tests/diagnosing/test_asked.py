@@ -202,10 +202,10 @@ def test_a_log_without_a_release_takes_so_many_estimates_at_most(monkeypatch: py
     monkeypatch.setattr(answers_module, "MOST", 6)
     answers = answers_module.Answers()
     found = diagnose(load, answers=answers)
-    assert found.estimate is not None and found.release == "v0.5.0" and 0 < answers.spent <= 6 * 33_416 * 12
+    assert found.estimate is not None and found.release == "v0.5.0" and 0 < answers.spent <= 6 * 33_800
     assert not any("estimates" in note for note in found.notes)
     answers = answers_module.Answers()
-    monkeypatch.setattr(answers_module, "MOST_WORK", 1)
+    monkeypatch.setattr(answers_module, "MOST_NODES", 1)
     found = diagnose(load, answers=answers)
     assert found.cause.kind in ("one-gpu-short", "too-little-memory") and not found.mends
     monkeypatch.setattr(answers_module, "MOST", 0)
