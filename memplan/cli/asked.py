@@ -196,7 +196,7 @@ def loads_of(arguments: Arguments, model: str, flags: Flags) -> tuple[tuple[Load
     from memplan.models.open import is_path, open_model
     from memplan.question import Load
 
-    loads, said = [Load(open_model(model, access_of(arguments, model)))], []
+    loads, said = [Load(open_model(model, access_of(arguments, model), arguments.changes or ()))], []
     elsewhere = stands_in(arguments, flags)
     if elsewhere:
         said.append(f"{shown(model)} is taken for {shown(flags.model)}, which is not here")

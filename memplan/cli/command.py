@@ -49,6 +49,15 @@ NoCache = Annotated[
         help="Read headers from the network anew and keep none; what was kept before is kept as it is there now.",
     ),
 ]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A hyper-parameter that a built-in model has otherwise, by its GGUF name, such as expert_count=132 of a"
+        " variant with fewer experts; may be repeated. Its tensors are those that llama.cpp then asks for.",
+    ),
+]
 Timeout = Annotated[
     str,
     typer.Option(
@@ -91,6 +100,7 @@ class Shared:
     gpus: Annotated[list[str] | None, typer.Option("--gpu", metavar="SPEC", autocompletion=complete.cards)] = None
     rig: Annotated[str | None, typer.Option("--rig", metavar="FILE")] = None
     host_mib: Annotated[int | None, number("--host-mib", high=1 << 30, metavar="MIB")] = None
+    changes: Changes = None
     no_gpu: Annotated[bool, typer.Option("--no-gpu")] = False
     llama: Annotated[
         str, typer.Option("--llama", metavar="RELEASE", show_default=False, autocompletion=complete.releases)

@@ -33,7 +33,9 @@ _CHUNK: Final = 1 << 20
 
 
 @app.command(
-    cls=LlamaCommand.but(without=(*PATHS, "without_ops", "filled"), what="log", too_many=_TOO_MANY, environment=False),
+    cls=LlamaCommand.but(
+        without=(*PATHS, "changes", "without_ops", "filled"), what="log", too_many=_TOO_MANY, environment=False
+    ),
     epilog="""\
 Examples:
   memplan diagnose examples/unfused.log

@@ -9,7 +9,7 @@ import typer
 
 from memplan.cli import complete
 from memplan.cli.asked import access_for
-from memplan.cli.command import APP, Command, NoCache, Offline, Timeout
+from memplan.cli.command import APP, Changes, Command, NoCache, Offline, Timeout
 from memplan.errors import FlagError
 
 app = typer.Typer(**APP)
@@ -30,6 +30,7 @@ def header(
     force: Annotated[bool, typer.Option("--force")] = False,
     no_vocab: Annotated[bool, typer.Option("--no-vocab")] = False,
     sparse: Annotated[bool, typer.Option("--sparse")] = False,
+    changes: Changes = None,
     offline: Offline = False,
     no_cache: NoCache = False,
     timeout: Timeout = "",
@@ -54,7 +55,7 @@ def header(
     access = access_for(model, offline=offline, cache=not no_cache, timeout=timeout)
     inputs = model_files(model)
     check_output(path, HEADER, inputs, force=force)
-    made = header_file(model, access, vocabulary=not no_vocab)
+    made = header_file(model, access, vocabulary=not no_vocab, changes=changes or ())
     size = made.size if sparse else None
     write_output(path, made.parts, HEADER, size, inputs, force=force)
     what = f"{path}: {made.nbytes:,} bytes of header"

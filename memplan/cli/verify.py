@@ -32,7 +32,7 @@ app = typer.Typer(**APP)
 
 
 @app.command(
-    cls=LlamaCommand.but(without=(*PATHS, "without_ops", "filled", "reserve")),
+    cls=LlamaCommand.but(without=(*PATHS, "changes", "without_ops", "filled", "reserve")),
     epilog="""\
 GPUs, memory and the release are the program's own if they are not given.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import prod
 
@@ -58,10 +58,11 @@ def _letters(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
-def builtin_header(name: str) -> Header:
+def builtin_header(name: str, changes: Sequence[str] = ()) -> Header:
     """The header of the built-in model called ``name`` (``MODEL`` or ``MODEL:RECIPE``), made without any file.
 
-    Raises UnknownModel, listing what exists.
+    ``changes``: hyper-parameters that it has otherwise, as ``changed_model`` takes them; its tensors are those that
+    llama.cpp then asks for. Raises UnknownModel, listing what exists, and FlagError for a change that cannot be.
     """
     model_name, _, recipe_name = name.partition(":")
     model = MODELS.get(model_name.lower())
@@ -71,7 +72,12 @@ def builtin_header(name: str) -> Header:
     recipe_name = recipes.get(recipe_name.lower() or model.default.lower(), "") or recipe_name
     if recipe_name not in model.recipes:
         raise UnknownModel(f"{model.name} has no recipe {shown(recipe_name)}; there are {', '.join(model.recipes)}")
-    return header_of(model, model.recipes[recipe_name], f"{model.name}:{recipe_name}")
+    full = f"{model.name}:{recipe_name}"
+    if changes:
+        from memplan.models.changed import changed_model
+
+        model, full = changed_model(model, changes), f"{full} with {', '.join(changes)}"
+    return header_of(model, model.recipes[recipe_name], full)
 
 
 def header_of(model: BuiltinModel, recipe: Recipe, name: str) -> Header:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from memplan.errors import UnknownModel, shown
+from memplan.errors import FlagError, UnknownModel, shown
 from memplan.gguf.header import Header
 from memplan.gguf.source import read_header
 from memplan.models.builtin import builtin_header, is_builtin, near_names
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
     from memplan.gguf.remote import Access
 
 
-def open_model(model: str | os.PathLike[str], access: Access | None = None) -> Header:
+def open_model(model: str | os.PathLike[str], access: Access | None = None, changes: Sequence[str] = ()) -> Header:
     """The header of ``model``: a GGUF file, any shard of a split one, a header-only file, an address, a built-in name.
 
     A string that starts with a built-in model's name is one (``deepseek-v4-flash``, ``deepseek-v4-flash:mxfp4``); write
     ``./deepseek-v4-flash`` for a file so called. Addresses are ``https://...``, ``hf:OWNER/REPO/FILE.gguf``,
     ``hf:OWNER/REPO:QUANT`` and the same with ``modelscope:``; ``access`` says how the network may be used for them.
+    ``changes``: hyper-parameters that a built-in model has otherwise (``expert_count=132``); its tensors follow.
     Raises UnknownModel for a name that is none of these, SourceError for a file that cannot be read, RemoteError for
     an address that cannot be reached, what ``read_header`` raises for its contents, and TypeError for what is no name.
     """
@@ -28,13 +30,23 @@ def open_model(model: str | os.PathLike[str], access: Access | None = None) -> H
     if not isinstance(model, str):
         raise TypeError(f"a model is a path, an address or a built-in name; this is of type {type(model).__name__}")
     if is_builtin(model):
-        return builtin_header(model)
+        return builtin_header(model, changes)
+    check_unchanged(model, changes)
     if is_remote(model):
         from memplan.gguf.remote import read_remote
 
         return read_remote(model, access)
     check_name(model)
     return read_header(model)
+
+
+def check_unchanged(model: str, changes: Sequence[str]) -> None:
+    """Raises FlagError where hyper-parameters of a model that is not built in are to be changed."""
+    if changes:
+        raise FlagError(
+            f"--set {shown(changes[0])}: is for built-in models; {shown(model)} has tensors of its own"
+            " (--override-kv replaces a key as llama.cpp does)"
+        )
 
 
 def check_name(model: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from memplan.gguf.header import Header, SkippedArray, parse_header
 from memplan.gguf.raw import Parts, RawHeader, assemble, key_entry, padded, read_raw, tensor_entries
 from memplan.gguf.source import merge_shards, other_shards, read_file, read_header, shard_paths
 from memplan.models.builtin import builtin_header, is_builtin
-from memplan.models.open import check_name, is_remote
+from memplan.models.open import check_name, check_unchanged, is_remote
 
 if TYPE_CHECKING:
     from memplan.gguf.remote import Access
@@ -46,16 +47,18 @@ class HeaderFile:
         return b"".join(self.parts)
 
 
-def header_file(model: str, access: Access | None = None, *, vocabulary: bool = True) -> HeaderFile:
+def header_file(
+    model: str, access: Access | None = None, *, vocabulary: bool = True, changes: Sequence[str] = ()
+) -> HeaderFile:
     """The header of ``model`` as a file: every byte the original's, up to where its data would start.
 
     A split model's shards become one file, without ``split.*`` keys and with its tensors laid out anew. Without
     ``vocabulary`` all ``tokenizer.*`` keys go; ``tokenizer.ggml.model`` says none, and ``vocab_size`` how many tokens
-    there were, so memplan and llama.cpp still count them.
+    there were, so memplan and llama.cpp still count them. ``changes``: as ``open_model`` has them.
 
     Raises what ``open_model`` raises.
     """
-    raws = _raw_headers(model, access)
+    raws = _raw_headers(model, access, changes)
     first = raws[0]
     header = merge_shards(raw.header for raw in raws) if len(raws) > 1 else first.header
     tensors, end = tensor_entries(list(header.tensors.values()), header.alignment)
@@ -80,9 +83,10 @@ def model_files(model: str) -> list[str]:
     return [model, *other_shards(model)]
 
 
-def _raw_headers(model: str, access: Access | None) -> list[RawHeader]:
+def _raw_headers(model: str, access: Access | None, changes: Sequence[str]) -> list[RawHeader]:
     if is_builtin(model):
-        return [_encoded(builtin_header(model))]
+        return [_encoded(builtin_header(model, changes))]
+    check_unchanged(model, changes)
     if is_remote(model):
         from memplan.gguf.remote import read_remote_raw
 
