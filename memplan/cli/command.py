@@ -15,7 +15,9 @@ from typer.core import TyperCommand
 from memplan.cli import complete
 from memplan.cli.arguments import Known, Words, sort_words
 from memplan.errors import FlagError, shown
+from memplan.llama.config_files import config_files
 from memplan.llama.flag_values import whole
+from memplan.llama.flag_words import without
 
 App = Literal["server", "cli"]
 Way = Literal["auto", "fused", "unfused"]
@@ -271,7 +273,7 @@ class LlamaCommand(Command):
             return rest
         words: Words = ctx.obj
         environ = {**(os.environ if self.environment else {}), **words.line.environment}
-        of_environment, notes = _environment_flags(environ, words.own.get("--llama", ["latest"])[-1])
+        of_environment, notes = _environment_flags(environ, words.own.get("--llama", ["latest"])[-1], bool(words.names))
         shared = {param.name: _plain(ctx.params.pop(param.name)) for param in self.shared}
         flags, model = _with_preset(words.flags, words.names[0] if words.names else "", of_environment)
         if words.names and "models" in shared:
@@ -318,11 +320,23 @@ def _with_preset(flags: list[str], model: str, environment: list[str]) -> tuple[
     return with_preset(flags, model, environment)
 
 
-def _environment_flags(variables: Mapping[str, str], llama: str) -> tuple[list[str], list[str]]:
-    """The flags that llama-server's variables stand for, and what to say of them. Raises FlagError, UnknownRelease."""
-    if not any(name.startswith("LLAMA_ARG_") for name in variables):
-        return [], []
-    from memplan.llama.environment import environment_flags
-    from memplan.releases import find_release
+def _environment_flags(variables: Mapping[str, str], llama: str, named: bool) -> tuple[list[str], list[str]]:
+    """The flags that llama.cpp's configuration files and then its variables stand for, and what to say of them.
 
-    return environment_flags(variables, find_release(llama)[0].build)
+    ``named``: whether a model is, in place of the files' own. Raises FlagError, UnknownRelease.
+    """
+    words: list[str] = []
+    notes: list[str] = []
+    if any(map(os.path.isfile, config_files(variables))):
+        from memplan.llama.config_files import config_flags
+        from memplan.releases import find_release
+
+        words, notes = config_flags(variables, find_release(llama)[0].build)
+        words = [*without(words, ("-m", "--model"))] if named else words
+    if any(name.startswith("LLAMA_ARG_") for name in variables):
+        from memplan.llama.environment import environment_flags
+        from memplan.releases import find_release
+
+        more, said = environment_flags(variables, find_release(llama)[0].build)
+        words, notes = [*words, *more], [*notes, *said]
+    return words, notes

@@ -22,8 +22,10 @@ from memplan.llama.flag_words import normalized, split_words, without
 
 OPTION: Final = "--models-preset"
 
-_EVERY: Final = "*"
-_UNNAMED: Final = "default"
+EVERY: Final = "*"
+UNNAMED: Final = "default"
+"""The section whose settings count for all models, and that of lines before any section."""
+
 _ROUTERS_OWN: Final = ("version", "load-on-startup", "stop-timeout", "dedup-cache-models")
 """Keys that are no flags."""
 
@@ -45,25 +47,24 @@ def split_name(name: str) -> tuple[str, str]:
     return (file, part) if mark and not os.path.exists(name) else (name, "")
 
 
-def read_presets(name: str) -> dict[str, dict[str, str]]:
-    """The sections of a file, each with its keys and values. Raises FlagError."""
+def read_presets(name: str, option: str = OPTION) -> dict[str, dict[str, str]]:
+    """The sections of a file that ``option`` names, each with its keys and values. Raises FlagError."""
+    what = f"{option} {shown(name)}".strip()
     try:
         data = read_input(name, _LARGEST)
         text = data.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not text"
-        raise FlagError(
-            f"{OPTION} {shown(name)}: {reason}; give a file as memplan plan --format ini writes it"
-        ) from None
+        raise FlagError(f"{what}: {reason}; give a file as memplan plan --format ini writes it") from None
     if len(data) > _LARGEST:
-        raise FlagError(f"{OPTION} {shown(name)}: larger than any preset")
+        raise FlagError(f"{what}: larger than any preset")
     found: dict[str, dict[str, str]] = {}
-    section = _UNNAMED
+    section = UNNAMED
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         read = _LINE.fullmatch(line)
         if read is None:
             raise FlagError(
-                f"{OPTION} {shown(name)}, line {number}: {shown(line, 60)} is neither [MODEL] nor KEY = VALUE from its"
+                f"{what}, line {number}: {shown(line, 60)} is neither [MODEL] nor KEY = VALUE from its"
                 " first column on, which llama-server does not take"
             )
         if read["section"]:
@@ -89,11 +90,11 @@ def with_preset(flags: Sequence[str], model: str, environment: Sequence[str] = (
         raise FlagError(f"{served[0]} and {OPTION}: llama-server then serves the one model and reads no preset")
     file, section = split_name(names[-1])
     presets = read_presets(file)
-    every = _words(presets.pop(_EVERY, {}), _EVERY)
-    if _UNNAMED in presets and not _words(presets[_UNNAMED], _UNNAMED):
-        del presets[_UNNAMED]
+    every = setting_words(presets.pop(EVERY, {}), EVERY)
+    if UNNAMED in presets and not setting_words(presets[UNNAMED], UNNAMED):
+        del presets[UNNAMED]
     chosen = _chosen(presets, section, model, names[-1])
-    words = {**every, **_words(presets[chosen], chosen)}
+    words = {**every, **setting_words(presets[chosen], chosen)}
     words |= {_setting(own[0]): own for own in split_words(flags)}
     ordered = [word for setting in sorted(words) for word in words[setting]]
     found = without([*environment, *ordered], [OPTION])
@@ -119,27 +120,33 @@ def _setting(flag: str) -> str:
     return next((known for known in FIELDS if known in spellings), normalized(flag))
 
 
-def _words(pairs: Mapping[str, str], section: str) -> dict[str, tuple[str, ...]]:
-    """The words of each setting of a section; of two spellings of one the later in the alphabet counts."""
+def setting_words(pairs: Mapping[str, str], section: str, *, applied: bool = False) -> dict[str, tuple[str, ...]]:
+    """The words of each setting of a section; of two spellings of one the later in the alphabet counts.
+
+    ``applied``: as configuration files count (``apply_to_params``), where keys that are no flags are left out, and a
+    flag without a value or a negation counts whatever its value is. Raises FlagError.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for key, value in sorted(pairs.items()):
         if key in _ROUTERS_OWN or key.startswith("__PRESET"):
             continue
         flag = next((flag for flag in (f"--{key}", f"-{key}", flag_of(key)) if flag in ARITY), "")
+        if not flag and applied:
+            continue
         if not flag:
             raise FlagError(f"{OPTION}: {shown(key)} in [{section[:60]}] is no option of llama-server's")
         if ARITY[flag] > 1:
             raise FlagError(f"{OPTION}: {shown(key)} takes two values, which no preset can hold")
-        found[_setting(flag)] = (flag, value) if ARITY[flag] else _switch(flag, value)
+        found[_setting(flag)] = (flag, value) if ARITY[flag] else _switch(flag, value, applied)
     return found
 
 
-def _switch(flag: str, value: str) -> tuple[str, ...]:
+def _switch(flag: str, value: str, applied: bool) -> tuple[str, ...]:
     """The word for a flag without a value: its negation where there is one and it is off, none where there is not."""
     negated = flag in _NEGATIONS or (flag.startswith("--no-") and ARITY.get(f"--{flag[5:]}") == 0)
     names = [flag, f"--{flag[5:]}", *same_setting(flag)]
     positive = next((name for name in names if ARITY.get(name) == 0 and f"--no-{name[2:]}" in ARITY), "")
     if not positive:
-        return () if value in OFF else (flag,)
-    on = value not in ON if negated else value not in OFF
+        return () if value in OFF and not applied else (flag,)
+    on = value not in ON if negated else value in ON if applied else value not in OFF
     return (positive if on else f"--no-{positive[2:]}",)

@@ -35,6 +35,7 @@ def nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("memplan.machine.detect.nvidia_gpus", lambda host: ([], []))
     monkeypatch.setattr("memplan.machine.detect.amd_gpus", lambda root: [])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
 
 
