@@ -80,7 +80,8 @@ def _several(spec: str) -> str:
 
 def _counted(spec: str) -> tuple[int, str]:
     """How many GPUs of which kind. Raises RigError for a count that is none."""
-    counted = re.fullmatch(r"\s*([0-9]{1,9})\s*[*\xd7xX]\s*(.*)", spec, re.DOTALL | re.ASCII)
+    # 7900 XT and 7900 XTX are cards
+    counted = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:[*\xd7]|[xX](?![tT][xX]?\b))\s*(.*)", spec, re.DOTALL | re.ASCII)
     if counted:
         return int(counted[1]), counted[2]
     wrong = re.match(r"([^:*\xd7]*)[*\xd7]|\s*([-+.0-9]+)\s*[xX]\s", spec)

@@ -124,6 +124,28 @@ def test_one_text_is_no_list() -> None:
         parse_gpus("2*RTX 3090")
 
 
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("7900 XTX", "AMD Radeon RX 7900 XTX (RADV NAVI31)"),
+        ("7900xt", "AMD Radeon RX 7900 XT (RADV NAVI31)"),
+        ("2x7900 XTX", "AMD Radeon RX 7900 XTX (RADV NAVI31)"),
+        ("9070", "AMD Radeon RX 9070 (RADV GFX1201)"),
+        ("B580", "Intel(R) Arc(tm) B580 Graphics (BMG G21)"),
+        ("A770", "Intel(R) Arc(tm) A770 Graphics (DG2)"),
+        ("2xT4", "Tesla T4"),
+    ],
+)
+def test_a_card_may_be_called_by_its_number(spec: str, name: str) -> None:
+    gpus = parse_gpus([spec]).gpus
+    assert {gpu.description for gpu in gpus} == {name} and len(gpus) == (2 if spec[0] == "2" else 1)
+
+
+def test_a_card_of_unknown_memory_is_not_asked_for_again() -> None:
+    with pytest.raises(RigError, match=r"'AMD Radeon 780M': give its memory: NAME:TOTAL_MIB"):
+        parse_gpus(["AMD Radeon 780M"])
+
+
 def test_other_makers_cards_are_near_to_none() -> None:
     assert near_names("Radeon 3090") == near_names("Xe 9") == []
     assert "MI210" in near_names("MI250X") and near_names("RX 7950 XTX")[0] == "RX 7900 XTX"

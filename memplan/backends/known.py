@@ -48,7 +48,7 @@ def known_cards() -> tuple[KnownCard, ...]:
 def near_names(name: str) -> list[str]:
     """Names of up to three cards that ``name`` may have been meant for, the nearest first.
 
-    Of the same maker, where the name tells it, and of the same family: RTX, RX, Arc, ...
+    Of the same maker, where the name tells it, and of the same family: RTX, RX, Arc, ... None where it is a card's.
     """
     from difflib import get_close_matches
 
@@ -61,6 +61,8 @@ def near_names(name: str) -> list[str]:
         index.setdefault(key, card.name)
         if key.startswith(("rtx", "gtx")):
             index.setdefault(key[3:], card.name)
+    if wanted in index:
+        return []
     family = _family(wanted)
     keys = [key for key in index if _family(key)[:3] == family[:3]]
     return list(dict.fromkeys(index[key] for key in get_close_matches(wanted, keys, n=12, cutoff=0.6)))[:3]

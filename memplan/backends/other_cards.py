@@ -86,6 +86,10 @@ _OTHER_SIZES = {
 }  # fmt: skip
 """GB of memory that these come with too."""
 
+_BARE = {re.sub(r"^(rx|arc pro|arc) | ", "", name): name for name in _CARDS}
+_BARE |= {name.replace(" ", ""): name for name in _CARDS}
+"""The same without spaces, and also without what a series is called: 7900xtx, b580."""
+
 _MACS: dict[str, tuple[int, float]] = {
     "m1": (16, 68), "m1 pro": (32, 200), "m1 max": (64, 400), "m1 ultra": (128, 800), "m2": (24, 100),
     "m2 pro": (32, 200), "m2 max": (96, 400), "m2 ultra": (192, 800), "m3": (24, 100), "m3 pro": (36, 150),
@@ -106,8 +110,8 @@ _BESIDE = re.compile(
 def find_other(name: str) -> OtherCard | None:
     """The GPU that ``name`` means if it is none for CUDA; None when the name does not tell.
 
-    >>> find_other("M2 Ultra").backend, find_other("RX 7900 XTX").backend
-    ('MTL', 'Vulkan')
+    >>> find_other("M2 Ultra").backend, find_other("7900 XTX") == find_other("AMD Radeon RX 7900 XTX")
+    ('MTL', True)
     """
     words = " ".join(name.lower().replace("(r)", "").replace("(tm)", "").split())
     mac = _MAC.fullmatch(words)
@@ -121,6 +125,7 @@ def find_other(name: str) -> OtherCard | None:
         assumed = says if most and not given else ""
         return OtherCard(f"Apple {chip}", METAL, total or None, bandwidth=bandwidth, assumed=assumed, machine_gb=gb)
     plain = _BESIDE.sub("", words)
+    plain = _BARE.get(plain.replace(" ", ""), plain)
     card, others = _CARDS.get(plain), _OTHER_SIZES.get(plain, ())
     if card is not None:
         assumed = size_assumed(
