@@ -131,9 +131,9 @@ def prompt_batches(params: ContextParams, filled: int) -> tuple[Batch, ...]:
     ends: dict[int, int] = {}
     whole = filled // params.n_batch * params.n_batch
     for start, stop in ((whole - params.n_batch, whole), (whole, filled)):
-        at = max(0, start)
-        while at < stop:
-            size = min(params.n_ubatch, stop - at)
-            at += size
-            ends[size] = at
+        rest = (stop - max(0, start)) % params.n_ubatch
+        if stop - rest > max(0, start):
+            ends[params.n_ubatch] = stop - rest
+        if rest:
+            ends[rest] = stop
     return tuple([Batch(size, 1, 1, end, others) for size, end in ends.items()])

@@ -114,6 +114,11 @@ def test_a_prompt_is_cut_into_ubatches_and_each_size_counts_where_the_caches_are
     assert prompt_batches(params(), 100) == (Batch(100, 1, 1, 100),)
 
 
+def test_a_batch_of_as_many_tokens_as_there_are_numbers_is_not_counted_token_by_token() -> None:
+    huge = ContextParams(1 << 31, 1 << 31, (1 << 31) - 1, 3, 4, 4, True)
+    assert prompt_batches(huge, 1 << 31) == (Batch(3, 1, 1, (1 << 31) - 2), Batch(1, 1, 1, 1 << 31))
+
+
 def test_the_last_slot_s_prompt_comes_when_the_others_are_full() -> None:
     assert prompt_batches(params(n_seq_max=4), 4096) == (Batch(512, 1, 1, 4096, 12288),)
     assert prompt_batches(params(n_seq_max=4, unified=True), 16384) == (Batch(512, 1, 1, 16384),)
