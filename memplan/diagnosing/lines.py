@@ -19,24 +19,18 @@ MAX_BYTES: Final = 256 << 20
 _ESCAPES: Final = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
-def clean_lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a log that comes in chunks of bytes: decoded, without colours and control characters.
-
-    A carriage return ends a line as well (progress bars); JSON lines (``--log-jsonl``, docker's json-file) give their
-    message. UTF-16 with a byte-order mark is read too, as PowerShell's ``>`` writes it. Raises LogError for a log that
-    has no end.
-    """
-    for block in blocks(chunks):
-        yield from map(clean, block[:-1].split(b"\n"))
-
-
 def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """A log in blocks of whole lines, UTF-8, each line with a line feed at its end. Raises LogError, as above."""
+    """A log that comes in chunks of bytes in blocks of whole lines, UTF-8, each line with a line feed at its end.
+
+    A carriage return ends a line as well (progress bars). UTF-16 with a byte-order mark is read too, as PowerShell's
+    ``>`` writes it. Raises LogError for a log that has no end.
+    """
     rest = b""
     for chunk in _utf8(chunks):
         data = rest + chunk
         held = data.endswith(b"\r")  # perhaps half of a line's end
-        data = (data[:-1] if held else data).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\r" in data:
+            data = (data[:-1] if held else data).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = data.rfind(b"\n") + 1
         rest = data[end:][-MAX_LINE * 8 :] + b"\r" * held
         if end:
@@ -45,19 +39,20 @@ def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest.rstrip(b"\r") + b"\n"
 
 
-def marked(block: bytes, marks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines of a block that hold one of ``marks``, each with the number of lines before it."""
-    starts: set[int] = set()
+def marked(block: bytes, marks: Iterable[bytes]) -> Iterator[tuple[int, bytes, tuple[bytes, ...]]]:
+    """The lines of a block that hold any of ``marks``: how many lines stand before it, the line, and which it holds."""
+    starts: dict[int, tuple[bytes, ...]] = {}
     for mark in marks:
         at = block.find(mark)
         while at >= 0:
-            starts.add(block.rfind(b"\n", 0, at) + 1)
+            start = block.rfind(b"\n", 0, at) + 1
+            starts[start] = (*starts.get(start, ()), mark)
             at = block.find(mark, block.find(b"\n", at))
     number = at = 0
     for start in sorted(starts):
         number += block.count(b"\n", at, start)
         at = start
-        yield number, block[start : block.find(b"\n", start)]
+        yield number, block[start : block.find(b"\n", start)], starts[start]
 
 
 def _utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -81,7 +76,10 @@ def _utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def clean(line: bytes) -> str:
-    """One line, as llama.cpp meant it."""
+    """One line, as llama.cpp meant it: decoded, without colours and control characters.
+
+    JSON lines (``--log-jsonl``, docker's json-file) give their message.
+    """
     text = line[: 4 * MAX_LINE].decode("utf-8", "replace")
     if text.startswith('{"') and ('"msg"' in text or '"log"' in text):
         try:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from memplan.diagnosing.lines import clean
-from memplan.diagnosing.reader import LogReader
+from memplan.diagnosing.loads import Loads
+from memplan.diagnosing.reader import read_line
 from memplan.errors import ProgramError, shown
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_words import arity, normalized
@@ -157,7 +158,7 @@ def measure(program: str, model: str, argv: Sequence[str], n_parallel: int) -> M
 def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) -> Measured:
     """llama-server measures before it loads, with ``--fit on``: read along, and end it before it loads."""
     command = [program, "-m", model, *flags, "--fit", "on", "-v", "--host", "127.0.0.1", "--port", "0"]
-    reader, last = LogReader(), ""
+    loads, last = Loads(), ""
     with start_program(command, subprocess.STDOUT) as process:
         timer = threading.Timer(TIMEOUT, end_program, [process])
         timer.start()
@@ -165,15 +166,15 @@ def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) ->
             for number, line in enumerate(_lines(process)):
                 text = clean(line)
                 last = text.strip() or last
-                reader.feed([text])
-                load = reader.current
+                read_line(loads, text)
+                load = loads.current
                 loading = "load_tensors: loading model tensors" in text and not load.dry
                 if (load.dry and load.copies is not None) or loading or load.failures or number > _MAX_LINES:
                     break
         finally:
             timer.cancel()
             end_program(process, 5.0)
-    load = reader.current
+    load = loads.current
     if not (load.dry and load.compute):
         said = load.failures[0].said if load.failures else last
         why = f"it did not measure before loading: {shown(said, 120)}; give {FIT_PARAMS} with --program"

@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from memplan.diagnosing.lines import MAX_LINE, clean, clean_lines
+from memplan.diagnosing.command_lines import split_command
+from memplan.diagnosing.lines import MAX_LINE, blocks, clean
 from memplan.diagnosing.log import Load
-from memplan.diagnosing.reader import read_log, split_command
+from memplan.diagnosing.reader import read_log
 from memplan.errors import LogError
 from tests.counting import lines_run
 from tests.diagnosing.logs import GOOD, LOGS, loads, text
@@ -67,8 +68,8 @@ def test_lines() -> None:
     assert clean(b'{"msg": 5}') == '{"msg": 5}'
     assert clean(b'{"msg"' + b"[" * 5000).startswith('{"msg"')
     assert len(clean(b"x" * 100_000)) == MAX_LINE
-    assert list(clean_lines([b"a", b"b\nc", b"\r", b"\nd"])) == ["ab", "c", "d"]
-    assert next(iter(clean_lines([b"x" * 1000] * 1000))).startswith("x")
+    assert b"".join(blocks([b"a", b"b\nc", b"\r", b"\nd"])) == b"ab\nc\nd\n"
+    assert next(blocks([b"x" * 1000] * 1000)).startswith(b"x")
 
 
 def test_logs_that_are_none() -> None:
@@ -84,7 +85,7 @@ def test_text_as_powershell_writes_it(encoding: str) -> None:
         assert [(x.path, x.compute, len(x.metadata)) for x in read] == [
             (x.path, x.compute, len(x.metadata)) for x in loads(GOOD)
         ]
-    assert list(clean_lines([b"a"])) == ["a"] and list(clean_lines([])) == []
+    assert list(blocks([b"a"])) == [b"a\n"] and list(blocks([])) == []
 
 
 def test_lines_of_dockers_json_files() -> None:
