@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memplan.backends.devices import Rig
 from memplan.cli import terminal
 from memplan.cli.command import Arguments
-from memplan.errors import FlagError, RigError, shown
+from memplan.errors import FlagError, MemplanError, RigError, shown
 from memplan.llama.context import Path, Paths
 from memplan.llama.environment import UNMODELLED
 from memplan.llama.flag_values import whole
@@ -193,22 +193,38 @@ def loads_of(arguments: Arguments, model: str, flags: Flags) -> tuple[tuple[Load
     Of a line whose model has a stand-in they may be missing: a built-in drafter stands in for its own, and others are
     not counted. Raises MemplanError.
     """
-    from memplan.models.open import is_path, open_model
+    from memplan.models.open import open_model
     from memplan.question import Load
 
-    loads, said = [Load(open_model(model, access_of(arguments, model), arguments.changes or ()))], []
+    loads = [Load(open_model(model, access_of(arguments, model), arguments.changes or ()))]
+    said = list[str]()
     elsewhere = stands_in(arguments, flags)
     if elsewhere:
         said.append(f"{shown(model)} is taken for {shown(flags.model)}, which is not here")
     for name, role, flag in ((flags.draft_model, "draft", "-md"), (flags.projector, "projector", "-mm")):
-        taken = name
-        if elsewhere and is_path(name) and not os.path.exists(name):
-            taken = _drafter_like(name, loads[0].header) if role == "draft" else ""
-            what = f"{taken} is taken for it" if taken else f"{flag} FILE behind the line names one that is"
-            said.append(f"{shown(name)} is not here: {what}")
-        if taken:
-            loads.append(Load(open_model(taken, access_of(arguments, taken)), role))
+        instead = _drafter_like(name, loads[0].header) if role == "draft" else ""
+        otherwise = f"{flag} FILE behind the line names one that is"
+        header = opened(arguments, name, said, instead, otherwise if elsewhere else "")
+        if header is not None:
+            loads.append(Load(header, role))
     return tuple(loads), said
+
+
+def opened(arguments: Arguments, name: str, said: list[str], instead: str, otherwise: str) -> Header | None:
+    """The header of a file that a line names; None for no name. Raises MemplanError.
+
+    ``otherwise``: what to say where it is not here, of a line for which it need not be: then ``instead``, a built-in
+    model, is taken for it, if there is one.
+    """
+    from memplan.models.open import open_model
+
+    try:
+        return open_model(name, access_of(arguments, name)) if name else None
+    except MemplanError:
+        if not otherwise or os.path.exists(name):
+            raise
+    said.append(f"{shown(name)} is not here: {f'{instead} is taken for it' if instead else otherwise}")
+    return open_model(instead) if instead else None
 
 
 def _drafter_like(name: str, model: Header) -> str:

@@ -13,10 +13,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 import typer
 
 from memplan.cli import terminal
-from memplan.cli.asked import access_of, reserve_mibs, rig_in, rig_of
+from memplan.cli.asked import opened, reserve_mibs, rig_in, rig_of
 from memplan.cli.command import APP, CHECK_FAILED, PATHS, Arguments, Json, LlamaCommand
 from memplan.cli.waiting import working
-from memplan.errors import FlagError, LogError, MemplanError, shown
+from memplan.errors import FlagError, LogError, shown
 from memplan.infile import open_input
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_words import split_words
@@ -24,7 +24,6 @@ from memplan.llama.flags import parse_flags
 
 if TYPE_CHECKING:
     from memplan.diagnosing.log import Load
-    from memplan.gguf.header import Header
 
 app = typer.Typer(**APP)
 
@@ -80,8 +79,9 @@ def diagnose(
         name = "the log" if log == _STDIN else shown(log)
         raise LogError(f"{name}: llama.cpp loads no model in it; give what llama-server prints, best with -v")
     notes = list[str]()
-    named = (("-m", flags.model), ("-md", flags.draft_model), ("-mm", flags.projector))
-    header, draft, projector = [_opened(arguments, flag, name, notes) for flag, name in named]
+    named = ((flags.model, _built_in(arguments)), (flags.draft_model, ""), (flags.projector, ""))
+    otherwise = "the log's own model is taken, where it is known" if arguments.pasted else ""
+    header, draft, projector = [opened(arguments, name, notes, instead, otherwise) for name, instead in named]
     given = arguments.gpus or arguments.rig is not None or arguments.no_gpu
     if arguments.host_mib is not None and not given:
         raise FlagError("--host-mib: the log says what memory there is; give it with --gpu, --rig or --no-gpu")
@@ -107,25 +107,12 @@ def diagnose(
 _STDIN: Final = "/dev/stdin"
 
 
-def _opened(arguments: Arguments, flag: str, name: str, notes: list[str]) -> Header | None:
-    """The header of a model that ``flag`` names; for a pasted line's that is not here, None and a note.
-
-    A built-in model that stands before the line as well is then taken for its ``-m``.
-    """
+def _built_in(arguments: Arguments) -> str:
+    """A built-in model that stands before a pasted line, for a file of it that is not here; "" for none."""
     from memplan.models.builtin import is_builtin
-    from memplan.models.open import open_model
 
-    try:
-        return open_model(name, access_of(arguments, name)) if name else None
-    except MemplanError:
-        if not arguments.pasted or os.path.exists(name):
-            raise
-        names = (words[1] for words in split_words(arguments.flags) if words[0] in same_setting("-m"))
-        if (other := next((known for known in names if is_builtin(known)), "")) and flag == "-m":
-            notes.append(f"{shown(name)} is not here: {other} is taken for it")
-            return open_model(other)
-        notes.append(f"{shown(name)} is not here: the log's own model is taken, where it is known")
-        return None
+    names = (words[1] for words in split_words(arguments.flags) if words[0] in same_setting("-m"))
+    return next((name for name in names if is_builtin(name)), "")
 
 
 def chosen(loads: list[Load], every: bool) -> list[Load]:
