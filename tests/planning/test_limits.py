@@ -51,6 +51,7 @@ def test_what_changes_where_the_host_is_short() -> None:
     assert any("-ctk" in change.args for change in nothing.nearest)
 
 
+@pytest.mark.thorough
 def test_the_largest_context_that_the_host_has_room_for() -> None:
     of = problem("-c 262144 -np 1", ["2*RTX 3090"], host=40000)
     found = plan(of, "c")

@@ -228,7 +228,7 @@ class StepFinder:
             if matters[old]:
                 self.children[old] -= 1
             self.children[new] += 1
-            changed = srcs.setdefault(i, list(structure.sources(i)))
+            changed = srcs.setdefault(i, list(structure.srcs[i]))
             changed[j] = new
             self.needs[i] = tuple([s for s in changed if s >= len(matters) or matters[s]])
             self.takes[i] = tuple([new if s == old else s for s in self.takes[i]])

@@ -252,7 +252,7 @@ class _Passes:
         best = -1
         for backend in range(self.cpu + 1):
             if self._answers(self.structure.at[i], backend)[self.structure.ref[i]]:
-                n = sum([self._readable(s, backend) for s in self.structure.sources(i)])
+                n = sum([self._readable(s, backend) for s in self.structure.srcs[i]])
                 if n > best:
                     best, self.homes[i] = n, backend
         if best < 0:
@@ -268,7 +268,7 @@ class _Passes:
             if homes[i] < 0 <= base[i]:
                 homes[i] = homes[base[i]]
             home = homes[i]
-            for s in self.structure.sources(i):
+            for s in self.structure.srcs[i]:
                 if homes[s] < 0:
                     homes[s] = home if base[s] < 0 else homes[base[s]]
             if home < 0:

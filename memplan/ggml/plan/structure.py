@@ -6,7 +6,6 @@ Tensor ids run over the whole graph: first its inputs, then each part's nodes an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from memplan.garbage import make_room
 from memplan.ggml.backend import Buffer
@@ -33,7 +32,7 @@ class Structure:
         kept: whether a tensor is an output, which is never freed.
         n_children, n_views: how many nodes read a tensor, and how many are views of it; for what matters alone.
         matters: whether a tensor's data are the allocator's to place, its own or its base's.
-        needs: by id, the sources that matter.  busy: by id, nodes that the allocator has something to do for.
+        srcs: sources by id.  needs: those of them that matter.  busy: nodes that the allocator has something to do for.
         read_inputs: inputs that computed nodes read, in order.  all_inputs: these and then the others.
         position: the place of each node in ``order``.  segments: places where nodes of another part follow, or others
         of the same part than the next ones.
@@ -51,6 +50,7 @@ class Structure:
         self.matters: list[bool] = [True] * n_inputs
         self.busy: list[bool] = [True] * n_inputs
         self.kept: list[bool] = [False] * n_inputs
+        self.srcs: list[tuple[int, ...]] = [()] * n_inputs
         self.needs: list[tuple[int, ...]] = [()] * n_inputs
         self.takes: list[tuple[int, ...]] = [()] * n_inputs
         given: list[int] = []
@@ -72,6 +72,7 @@ class Structure:
             self.matters += part.matters
             self.busy += part.busy
             self.kept += part.never_freed
+            self.srcs += [row(pairs) for row in part.rows] + leafs
             self.needs += [row(pairs) for row in part.needs] + leafs
             self.takes += [row(pairs) for row in part.taken] + leafs
             given = [table[part.code(r)] for r in part.outs]
@@ -87,7 +88,7 @@ class Structure:
         done = self._arrange()
         scratch = {i for i in self.leafs if i >= n_inputs}
         self.views = [i for i in self.views if self.base[i] not in scratch]
-        self.loose = [i for i in self.loose if not scratch.isdisjoint((*self.sources(i), self.base[i]))]
+        self.loose = [i for i in self.loose if not scratch.isdisjoint((*self.srcs[i], self.base[i]))]
         self.position = dict(zip(self.order, range(len(self.order)), strict=True))
         self._count(done)
 
@@ -156,24 +157,6 @@ class Structure:
                 self.n_children[table[code]] += n
             for code, n in counts.other_views.items():
                 self.n_views[self._owner(table[code])] += n
-
-    def sources(self, i: int) -> tuple[int, ...]:
-        """The sources of one tensor."""
-        at, r = self.at[i], self.ref[i]
-        if at < 0 or r >= self._parts[at].n_nodes:
-            return ()
-        table, code = self.tables[at], self._parts[at].code
-        return tuple([table[code(s)] for s in self._parts[at].srcs[r]])
-
-    @cached_property
-    def srcs(self) -> list[tuple[int, ...]]:
-        """The sources of every tensor, by id."""
-        found: list[tuple[int, ...]] = [()] * self.n_inputs
-        for part, table in zip(self._parts, self.tables, strict=True):
-            pairs = part.pairs(table)
-            found += [row(pairs) for row in part.rows]
-            found += [()] * len(part.kept)
-        return found
 
     def id(self, at: int, r: int) -> int:
         """The id of what the part at a position refers to as ``r``."""
