@@ -102,8 +102,8 @@ class Shared:
     gpus: Annotated[list[str] | None, typer.Option("--gpu", metavar="SPEC", autocompletion=complete.cards)] = None
     rig: Annotated[str | None, typer.Option("--rig", metavar="FILE")] = None
     host_mib: Annotated[int | None, number("--host-mib", high=1 << 30, metavar="MIB")] = None
-    changes: Changes = None
     no_gpu: Annotated[bool, typer.Option("--no-gpu")] = False
+    changes: Changes = None
     llama: Annotated[
         str, typer.Option("--llama", metavar="RELEASE", show_default=False, autocompletion=complete.releases)
     ] = "latest"

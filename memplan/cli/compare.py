@@ -73,7 +73,8 @@ def compare(
     (a, first), (b, second) = sides(ctx.obj, settings or (), ctx.params)
     asked = read_question(first)
     other = read_question(second)
-    if first.model == second.model and asked.flags.model == other.flags.model:
+    named = [(side.model, side.changes, question.flags.model) for side, question in ((first, asked), (second, other))]
+    if named[0] == named[1]:
         other = other.with_(loads=(asked.loads[0], *other.loads[1:]))  # what is known of a header is kept with it
 
     from memplan.comparing.compare import compare as compared

@@ -40,7 +40,7 @@ llama-server's flags that decide memory (others are accepted; see its own help):
   -ctkd, -ctvd                   what drafts: an MTP block, or another model
   --mmproj FILE, --no-mmproj-offload, -mmdev
   --models-preset FILE#SECTION   what a section of a preset says
-  llama.cpp's config.ini and LLAMA_ARG_* of the environment are read, as llama-server reads them
+  config.ini of llama.cpp and LLAMA_ARG_* are read, as llama-server reads them
 
 Examples:
   memplan estimate deepseek-v4-flash --gpu "2*RTX 3090" -c 65536 -np 1 -cmoe

@@ -41,7 +41,9 @@ _AUTO: Final = ("auto", "-1")
 def whole(flag: str, text: str, low: int = -(2**31), high: int = 2**31 - 1) -> int:
     """A whole number from ``low`` to ``high``."""
     if not re.fullmatch(r"\s*[+-]?[0-9]+", text, re.ASCII) or len(text) > 40:
-        raise FlagError(f"{flag} {shown(text)}: must be a whole number, written out")
+        scaled = re.fullmatch(r"([0-9]{1,9})([kKmM])", text, re.ASCII)
+        meant = f", as in {int(scaled[1]) << (10 if scaled[2] in 'kK' else 20)}" if scaled else ""
+        raise FlagError(f"{flag} {shown(text)}: must be a whole number, written out{meant}")
     value = int(text)
     if value < low:
         raise FlagError(f"{flag} {value}: must be {low} or more")

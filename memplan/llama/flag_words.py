@@ -103,6 +103,8 @@ def unknown_flag(flag: str, others: Sequence[str] = (), argv: Sequence[str] = ()
             return FlagError(f"{name}=...: llama-server wants a space, not an equals sign: {name} ...")
         return FlagError(f"{shown(flag)}: llama-server wants a space, not an equals sign: {name} {_cut(value)}")
     known = dict.fromkeys([*others, *table.ARITY])
+    if "context" in name or normalized(name) == "--max-model-len":
+        return FlagError(f"unknown flag {shown(name)}; did you mean -c or --ctx-size?")
     begun = sorted((flag for flag in known if flag.startswith(f"{normalized(name)}-")), key=len)[:3]
     near = begun or difflib.get_close_matches(normalized(name), known, n=3, cutoff=0.7)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; neither memplan nor llama-server has it"

@@ -91,7 +91,7 @@ def _buffer_lines(
     x: Explanation, buffer: ComputeBuffer, smaller: Sequence[tuple[str, Estimate]], top: int, unicode: bool
 ) -> Iterator[Line]:
     yield ""
-    head = Text(f"{buffer.device}: compute buffer of {buffer.bytes:,} bytes ({tenths(buffer.bytes)} MiB)", "bold")
+    head = Text(f"{buffer.device}: compute buffer of {tenths(buffer.bytes)} MiB", "bold")
     if buffer.buffer != buffer.device:
         head.append(f" in {buffer.buffer}")
     yield head

@@ -139,7 +139,9 @@ def find_preset(name: str) -> Path:
     if found:
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
         raise SourceError(f"preset {shown(name)}: which of {', '.join(file.stem for file in found[:4])}{more}?")
-    raise SourceError(f"preset {shown(name)}: there is none; memplan preset list names them all")
+    near = [file.stem for file in files if wanted.lower().replace(" ", "-") in file.stem][:4]
+    hint = f"did you mean {' or '.join(near)}? " if near else "there is none; "
+    raise SourceError(f"preset {shown(name)}: {hint}memplan preset list names them all")
 
 
 def about(text: str) -> str:

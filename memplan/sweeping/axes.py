@@ -23,6 +23,7 @@ Value = int | str
 
 SHORT: Final[Mapping[str, tuple[str, ...]]] = {
     "ctx": ("-c",),
+    "context": ("-c",),
     "batch": ("-b",),
     "ubatch": ("-ub",),
     "slots": ("-np",),
@@ -160,14 +161,17 @@ def _cut(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def axis_flags(name: str) -> tuple[str, ...]:
-    """The flags that an axis sets: one, or several joined by ``+`` (``ctk+ctv``). Raises FlagError."""
+def axis_flags(name: str, option: str = "--over") -> tuple[str, ...]:
+    """The flags that an axis sets: one, or several joined by ``+`` (``ctk+ctv``). Raises FlagError.
+
+    ``option``: how it was asked for.
+    """
     if name in WORDS:
         return ()
-    return tuple(flag for part in name.split("+") for flag in _flags(name, part.strip()))
+    return tuple(flag for part in name.split("+") for flag in _flags(name, part.strip(), option))
 
 
-def _flags(name: str, part: str) -> tuple[str, ...]:
+def _flags(name: str, part: str, option: str) -> tuple[str, ...]:
     if part in SHORT:
         return SHORT[part]
     spelt = part.replace("_", "-")
@@ -175,9 +179,9 @@ def _flags(name: str, part: str) -> tuple[str, ...]:
         count = arity(flag)
         if count is not None and flag in table.ARITY:
             if flag in NAMES_MODEL | _BESIDE:
-                raise FlagError(f"--over {_cut(name)}: one model each time; memplan compare puts two side by side")
+                raise FlagError(f"{option} {_cut(name)}: one model each time; memplan compare puts two side by side")
             if count > 1:
-                raise FlagError(f"--over {_cut(name)}: {flag} takes {count} values and cannot be swept")
+                raise FlagError(f"{option} {_cut(name)}: {flag} takes {count} values and cannot be swept")
             return (flag,)
     import difflib
 
@@ -185,8 +189,8 @@ def _flags(name: str, part: str) -> tuple[str, ...]:
     near = difflib.get_close_matches(spelt.lstrip("-"), names, n=3, cutoff=0.7)
     hint = f"did you mean {' or '.join(near)}?" if near else f"take a llama-server flag, {_ANY_MODELS}"
     if spelt.startswith("-"):
-        raise FlagError(f"--over {_cut(name)}: {unknown_flag(spelt)}")
-    raise FlagError(f"--over {shown(name)}: there is no such axis; {hint}")
+        raise FlagError(f"{option} {_cut(name)}: {unknown_flag(spelt)}")
+    raise FlagError(f"{option} {shown(name)}: there is no such axis; {hint}")
 
 
 def _read(where: str, name: str, flags: tuple[str, ...], text: str) -> list[Value]:

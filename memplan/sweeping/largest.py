@@ -125,7 +125,7 @@ def candidates(sweeper: Sweeper, name: str, option: str = "--max") -> tuple[Axis
 
     Rising.  ``option``: how it was asked for, ``--max`` or ``--min``.  Raises FlagError for an axis that has no order.
     """
-    flags = axis_flags(name)
+    flags = axis_flags(name, option)
     for axis in sweeper.axes:
         if axis.is_called(name):
             if not axis.is_number:

@@ -37,6 +37,11 @@ def out(capsys: pytest.CaptureFixture[str], *line: str, status: int = 0) -> str:
     return captured.out
 
 
+def test_a_side_may_have_other_hyper_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("compare", "gpt-oss-20b", "--gpu", "RTX 3090", "-c", "4096", "-np", "1", "--with", "--set expert_count=16")
+    assert out(capsys, *line).splitlines()[-1].startswith("--set expert_count=16: 4,")
+
+
 def test_slots(capsys: pytest.CaptureFixture[str]) -> None:
     line = ("slots", f"llama-server -m {MODEL} -c 65536 -cmoe --port 1", *GPU, "--np", "4,1,4")
     text = out(capsys, *line)

@@ -18,11 +18,11 @@ GPU = ("--gpu", "RTX 3090")
 WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("estimat",), "No such command"),
     (("y" * 5000,), "No such command"),
-    (("models", "y" * 5000), "unexpected extra argument"),
+    (("models", "y" * 5000), "no built-in model has 'yyy"),
     (("estimate", MODEL, *GPU, f"--ctx-size={'1' * 5000}"), "a space, not an equals sign"),
     (("--versio",), "No such option"),
     (("-c", "4096"), "No such option"),
-    (("models", "extra"), "unexpected extra argument"),
+    (("models", "extra"), "no built-in model has 'extra' in its name"),
     (("models", "--yaml"), "unknown option '--yaml'; see memplan models --help"),
     (("releases", "--jsn"), "did you mean --json?"),
     (("estimate",), "which model?"),
@@ -105,6 +105,11 @@ WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("estimate", MODEL, *GPU, "-c\n4096\nx"), "more than one model"),
     (("estimate", MODEL, *GPU, "--\x1b[31m"), "unknown flag"),
     (("estimate", MODEL, *GPU, "-\udcff"), "unknown flag"),
+    (("models", "qwen3", "extra"), "unexpected extra argument"),
+    (("estimate", MODEL, "--context", "4096", *GPU), "did you mean -c or --ctx-size?"),
+    (("estimate", MODEL, "-c", "64k", *GPU), "must be a whole number, written out, as in 65536"),
+    (("sweep", MODEL, *GPU, "--max", "contxt"), "--max 'contxt': there is no such axis; did you mean context"),
+    (("preset", "show", "RTX 3090"), "did you mean 2x-rtx-3090"),
 ]
 WRONG_LINES += [
     (("estimate", MODEL, *line.split(), *(() if "needs" in said else GPU)), said)
