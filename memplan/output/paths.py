@@ -19,6 +19,7 @@ from memplan.output.explain import placed_object
 from memplan.output.explain_words import shape_text, tenths
 from memplan.output.json import estimate_object
 from memplan.output.sweep import closing_notes
+from memplan.output.table import beside_on_devices
 from memplan.output.words import mib, model_line, printable, settings_line, to_text, unchecked
 from memplan.result import HostUse
 
@@ -94,21 +95,26 @@ def _said(side: PathSide) -> str:
 
 
 def _devices(p: BothPaths, unicode: bool) -> Iterator[Line]:
-    """A row for each device: compute and run time on both paths, by how much they differ, and what is left."""
+    """A row for each device: what it holds, on both paths where they may differ, by how much, and what is left."""
     estimates = [side.explanation.estimate for side in p.sides]
     paths = [side.path for side in p.sides]
-    fields = [("compute", "yellow")]
-    fields += [("run_time", "cyan")] if any(device.run_time for e in estimates for device in e.devices) else []
+    every = [("model", "", "weights"), ("context", "", "context"), ("compute", "yellow", "compute")]
+    every += beside_on_devices(estimates)
+    devices = list(zip(*([*e.devices, e.host] for e in estimates), strict=True))
+    both = {"compute", "run_time"}
+    both |= {field for field, _, _ in every if any(len({getattr(use, field) for use in uses}) > 1 for uses in devices)}
     rows: list[list[Cell]] = []
-    for uses in zip(*([*e.devices, e.host] for e in estimates), strict=True):
+    for uses in devices:
         first, last = uses[0], uses[-1]
         row: list[Cell] = ["host" if isinstance(first, HostUse) else first.name]
-        row += [tenths(first.model), tenths(first.context)]
-        row += [(tenths(getattr(use, field)), style) for field, style in fields for use in uses]
-        row += [signed(last.compute + last.run_time - first.compute - first.run_time)] if len(uses) > 1 else []
+        for field, style, _ in every:
+            row += [(tenths(getattr(use, field)), style) for use in (uses if field in both else uses[:1])]
+        changes = [getattr(last, field) - getattr(first, field) for field, _, _ in every]
+        row += [signed(sum(changes))] if len(uses) > 1 else []
         rows.append([*row, *(_left(use.left) for use in uses)])
-    heads = ["MiB", "weights", "context"]
-    heads += [f"{path} {field.replace('_', ' ')}" for field, _ in fields for path in paths]
+    heads = ["MiB"]
+    for field, _, name in every:
+        heads += [f"{path} {name}" for path in paths] if field in both else [name]
     heads += ["change"] if len(paths) > 1 else []
     heads += [f"{path} left" for path in paths]
     yield from column_lines(heads, rows, [False, *[True] * (len(heads) - 1)], unicode)

@@ -11,6 +11,7 @@ from rich.text import Text
 from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.json import estimate_object
 from memplan.output.sweep import MOST_COLUMNS, closing_notes, device_names, least_cells, settings_text, verdict_cell
+from memplan.output.table import beside_on_devices
 from memplan.output.words import mib, model_line, printable, to_text
 from memplan.result import Estimate
 from memplan.sweeping.slots import SlotAdvice, SlotRow, SlotTable
@@ -45,16 +46,16 @@ def render_slots(
 def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool, width: int | None) -> Iterator[Line]:
     wide = len(names) <= (MOST_COLUMNS if width is None or width >= 100 else 3)
     computes = [f"{name} compute" for name in names or ["host"]] if wide else ["most compute", "on"]
-    taking = ["run time"] if any(d.run_time for row in rows for d in row.estimate.devices) else []
+    beside = beside_on_devices(row.estimate for row in rows if row.estimate.draft_refused is None)
     cells: list[list[Cell]] = []
     for row in rows:
         e = row.estimate
         mark = "default" if row.default else "as given" if row.given else ""
         shared = "shared" if row.unified else "each" if row.slots > 1 else ""
         line: list[Cell] = [str(row.slots), f"{e.n_ctx_seq:,}", shared]
-        if e.refused is not None:
-            said = ("refused: " + printable(e.refused.message), "red")
-            cells.append([*line, *[""] * (len(computes) + len(taking) + 3), said, mark])
+        if (why := e.refused or e.draft_refused) is not None:
+            said = ("refused: " + printable(why.message), "red")
+            cells.append([*line, *[""] * (len(computes) + len(beside) + 3), said, mark])
             continue
         used = {device.name: device.compute for device in e.devices}
         most = max(used.items(), key=lambda item: item[1], default=("", 0))
@@ -63,11 +64,11 @@ def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool, width: 
             line += [(mib(used.get(name, 0)), "yellow") for name in names] or [(mib(e.host.compute), "yellow")]
         else:
             line += [(mib(most[1]), "yellow"), most[0]]
-        line += [(mib(max(device.run_time for device in e.devices)), "cyan") for _ in taking]
+        line += [(mib(max(getattr(d, field) for d in e.devices)), style) for field, style, _ in beside]
         cells.append([*line, *least_cells(e), verdict_cell(e), (mark, "bold")])
-    most_of = ["most run time" if len(names) > 1 else head for head in taking]
+    most_of = [f"most {head}" if len(names) > 1 else head for _, _, head in beside]
     heads = ["slots", "tokens a slot", "", "caches", *computes, *most_of, "left", "on", "", ""]
-    figures = [*([True] * len(computes) if wide else [True, False]), *(True for _ in taking)]
+    figures = [*([True] * len(computes) if wide else [True, False]), *(True for _ in beside)]
     right = [True, True, False, True, *figures, True, False, False, False]
     yield from column_lines(heads, cells, right, unicode)
 

@@ -5,7 +5,7 @@ MiB throughout, as llama.cpp's own log prints them. Colour and box drawing are t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from memplan.output.words import (
@@ -38,6 +38,13 @@ PARTS = (
 
 BESIDE = ("draft", "projector")
 """What is loaded beside the model, and shown only where something is."""
+
+
+def beside_on_devices(estimates: Iterable[Estimate]) -> list[tuple[str, str, str]]:
+    """What devices hold beside buffers, where any does in one of the estimates: its field, colour and name."""
+    devices = [device for estimate in estimates for device in estimate.devices]
+    fields = ("run_time", *BESIDE)
+    return [(f, style, name) for f, *_, style, name in PARTS if f in fields and any(getattr(d, f) for d in devices)]
 
 
 def render_table(estimate: Estimate, *, width: int = 80, colour: bool = False, unicode: bool = True) -> str:

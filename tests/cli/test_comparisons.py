@@ -306,6 +306,13 @@ def test_a_side_has_its_own_drafter(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(text) and "MiB more on CUDA0" in told.splitlines()[-1]
 
 
+@pytest.mark.parametrize(("command", "head"), [("slots", "most drafter"), ("paths", " drafter ")])
+def test_what_drafts_has_a_column(command: str, head: str, capsys: pytest.CaptureFixture[str]) -> None:
+    slots = ("--np", "1") if command == "slots" else ("-np", "1")
+    text = out(capsys, command, MODEL, *GPU, "-c", "4096", "-cmoe", *slots, "-md", "deepseek-v4-flash-dspark")
+    assert head in text.partition("────")[0]
+
+
 def test_slots_say_why_nothing_drafts(capsys: pytest.CaptureFixture[str]) -> None:
     line = ("deepseek-r1", "--spec-type", "draft-mtp", "--gpu", "4*RTX PRO 6000")
     text = out(capsys, "slots", *line, "-c", "32768", "--np", "1,4")
