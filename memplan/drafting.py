@@ -215,7 +215,7 @@ def make_draft(
         buffers = Beside(own, buffers, frozenset(t.role for t in model.tensors.tensors))
     if isinstance(placement, Refusal):
         return placement
-    one_type = model.arch.one_cache_type(hp, release)
+    one_type = model.arch.one_cache_type
     refusal = checks.check_context(hp, flags, release, one_type) or too_many_devices(placement)
     if refusal is not None:
         return refusal

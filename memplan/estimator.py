@@ -213,7 +213,7 @@ class _Work:
             return self._refusal(placement)
         if by_rows:
             placement = replace(placement, pipeline_parallel=False)
-        one_type = model.arch.one_cache_type(hp, self.release)
+        one_type = model.arch.one_cache_type
         refusal = checks.check_context(hp, flags, self.release, one_type) or too_many_devices(placement)
         if refusal is not None:
             return self._refusal(refusal)

@@ -73,7 +73,7 @@ def check_context(hp: HParams, flags: Flags, release: Release, one_cache_type: b
         return _other("n_batch and n_ubatch cannot both be zero", "give -b a number above 0")
     if flags.n_ctx == 0 and hp.n_ctx_train == 0:
         return _other("n_ctx and model->hparams.n_ctx_train cannot both be zero", "give -c")
-    if one_cache_type and type_k is not type_v:
+    if one_cache_type and release.equal_cache_types and type_k is not type_v:
         return Refusal(
             "k-v-types-differ",
             REFUSED,

@@ -22,6 +22,9 @@ from memplan.gguf.types import GGMLType
 from memplan.llama.hparams import HParams
 from memplan.llama.refusals import REFUSED, Refusal
 
+Have = Mapping[str, TensorInfo]
+"""The tensors of a file, by name."""
+
 INPUT = -1
 """``ModelTensor.layer`` of the input layer, always on the host."""
 
@@ -220,7 +223,7 @@ _EXPERTS = ("ffn_gate_exps", "ffn_down_exps", "ffn_up_exps")
 _OTHERS = ("ssm_in", "ssm_out", "ssm_alpha", "ssm_beta", "nextn.eh_proj", "nextn.shared_head_head")
 
 
-def _scales(hp: HParams, loaded: set[str], have: Mapping[str, TensorInfo]) -> Iterator[Wanted]:
+def _scales(hp: HParams, loaded: set[str], have: Have) -> Iterator[Wanted]:
     """Scales that some quantisations keep beside a weight, asked for beside those that are ``loaded`` by then."""
     if any(name.endswith("scale") for name in have):  # few files have any
         for il in range(hp.n_layer_all):
@@ -239,9 +242,7 @@ def _scales(hp: HParams, loaded: set[str], have: Mapping[str, TensorInfo]) -> It
             yield Wanted(f"output.{suffix}", (1,), optional=True)
 
 
-def qkv(
-    have: Mapping[str, TensorInfo], il: int, n_embd: int, n_q: int, n_k: int, n_v: int, skip: bool = False
-) -> Iterator[Wanted]:
+def qkv(have: Have, il: int, n_embd: int, n_q: int, n_k: int, n_v: int, skip: bool = False) -> Iterator[Wanted]:
     """Query, key and value weights of a layer, joined in one or apart, with biases if any (``create_tensor_qkv``)."""
     p = f"blk.{il}.attn_"
     joined = Wanted(f"{p}qkv.weight", (n_embd, n_q + n_k + n_v), optional=True, skip=skip)
@@ -256,9 +257,7 @@ def qkv(
             yield Wanted(f"{p}{which}.bias", (n,), optional=True, skip=skip)
 
 
-def gate_up_exps(
-    have: Mapping[str, TensorInfo], il: int, n_embd: int, n_ff: int, n_expert: int, skip: bool = False
-) -> Iterator[Wanted]:
+def gate_up_exps(have: Have, il: int, n_embd: int, n_ff: int, n_expert: int, skip: bool = False) -> Iterator[Wanted]:
     """Experts' gates and ups, joined in one weight or apart (``create_tensor_gate_up_exps``)."""
     p = f"blk.{il}.ffn_"
     joined = Wanted(f"{p}gate_up_exps.weight", (n_embd, 2 * n_ff, n_expert), optional=True, skip=skip)
@@ -268,7 +267,31 @@ def gate_up_exps(
             yield Wanted(f"{p}{which}_exps.weight", (n_embd, n_ff, n_expert), optional=skip, skip=skip)
 
 
-def tied_output(have: Mapping[str, TensorInfo], n_embd: int, n_vocab: int) -> Iterator[Wanted]:
+def head(hp: HParams, have: Have, *, tied: bool) -> Iterator[Wanted]:
+    """What is of no layer: the embedding, the last norm and the output; ``tied``: the embedding may be the output."""
+    yield Wanted("token_embd.weight", (hp.n_embd, hp.n_vocab))
+    yield Wanted("output_norm.weight", (hp.n_embd,))
+    if tied:
+        yield from tied_output(have, hp.n_embd, hp.n_vocab)
+    else:
+        yield Wanted("output.weight", (hp.n_embd, hp.n_vocab))
+
+
+def ffn(
+    il: int, n_embd: int, n_ff: int, sort: str = "", n_expert: int = 0, parts: str = "gate down up",
+    optional: bool = False,
+) -> Iterator[Wanted]:  # fmt: skip
+    """A gated feed-forward part of a layer, in the order of ``parts``.
+
+    ``sort``: ``_exps`` for ``n_expert`` experts, ``_shexp`` for shared ones together, "" for a dense part.
+    """
+    experts = (n_expert,) if sort == "_exps" else ()
+    for part in parts.split():
+        shape = (n_ff, n_embd) if part == "down" else (n_embd, n_ff)
+        yield Wanted(f"blk.{il}.ffn_{part}{sort}.weight", (*shape, *experts), optional)
+
+
+def tied_output(have: Have, n_embd: int, n_vocab: int) -> Iterator[Wanted]:
     """The output weight, or the embedding loaded once more in its place (TENSOR_DUPLICATED)."""
     yield Wanted("output.weight", (n_embd, n_vocab), optional=True)
     if "output.weight" not in have:

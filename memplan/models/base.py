@@ -18,13 +18,13 @@ from memplan.llama.graph import Crossing, GraphContext
 from memplan.llama.graph.base import H
 from memplan.llama.memory.kv import CacheBuilder, kv_memory
 from memplan.llama.refusals import Refusal, died
+from memplan.llama.weights import Have, Wanted, head
 
 if TYPE_CHECKING:
-    from memplan.gguf.header import Header, TensorInfo
+    from memplan.gguf.header import Header
     from memplan.llama.flags import Flags
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
-    from memplan.llama.weights import Wanted
     from memplan.releases import Release
 
 Cuts = Generator[Crossing, Any, Crossing]
@@ -135,13 +135,41 @@ class Architecture(ABC, Generic[H]):
     def load_hparams(self, k: Keys, release: Release) -> H:
         """The hyper-parameters (``load_arch_hparams``). Raises MissingKey and BadHyperParameter."""
 
-    @abstractmethod
-    def tensors(self, hp: H, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release) -> Iterator[Wanted]:
+    tied_output = True
+    """Whether the embedding is the output too, where a file has no weight of that name."""
+
+    always_drafts_since: int | None = None
+    """The first build seen that loads MTP blocks always, until they are skipped (``Release.skips_mtp_blocks``)."""
+
+    def tensors(self, hp: H, have: Have, load_mtp: bool, release: Release) -> Iterator[Wanted]:
         """The weights that are asked for, in order (``load_arch_tensors``); ``have``: those of the file."""
+        yield from head(hp, have, tied=self.tied_output)
+        for il in range(hp.n_layer):
+            yield from self.block(hp, have, il, release)
+        since = self.always_drafts_since
+        always = since is not None and since <= release.build and not release.skips_mtp_blocks
+        for il in range(hp.n_layer, hp.n_layer_all):
+            yield from self.mtp_block(hp, have, il, release, skip=not (load_mtp or always))
+
+    def block(self, hp: H, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """The weights of a layer, in order."""
+        raise NotImplementedError
+
+    def mtp_block(self, hp: H, have: Have, il: int, release: Release, *, skip: bool) -> Iterator[Wanted]:
+        """Those of an MTP block, which is not loaded with ``skip``; none where llama.cpp asks for none."""
+        return iter(())
+
+    def cached_layers(self, hp: H, release: Release) -> range:
+        """The layers that have caches."""
+        return range(hp.n_layer_all if self.caches_mtp_blocks(release) else hp.n_layer)
+
+    def caches_mtp_blocks(self, release: Release) -> bool:
+        """Whether MTP blocks have caches, too, whether anything drafts or not."""
+        return False
 
     def memory(self, hp: H, build: CacheBuilder, release: Release) -> Memory:
         """What a context remembers (``create_memory``)."""
-        return kv_memory(build)
+        return kv_memory(build, self.cached_layers(hp, release))
 
     def layer_kind(self, hp: H, il: int) -> Hashable:
         """What tells a layer's graph from others', beside its weights, its cache and its own hyper-parameters."""
@@ -171,9 +199,8 @@ class Architecture(ABC, Generic[H]):
         """Of a block drafter: the target's layers whose inputs it reads (``target_layer_ids``)."""
         return frozenset()
 
-    def one_cache_type(self, hp: H, release: Release) -> bool:
-        """Whether K and V caches must have one type (``llama_init_from_model``)."""
-        return False
+    one_cache_type = False
+    """Whether K and V caches must have one type (``is_mla``), since ``Release.equal_cache_types``."""
 
     equal_heads = False
     """Whether the graph asserts that a head's values are as long as its keys."""

@@ -7,8 +7,8 @@ weights were apart are not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.ggml import ops
@@ -16,13 +16,12 @@ from memplan.llama.graph.base import NORM, H
 from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
-from memplan.llama.weights import Wanted, gate_up_exps, nextn, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, gate_up_exps
 from memplan.models.base import Architecture, Cuts, ModelGraph
-from memplan.models.mtp import MTPBlock, MTPHead
+from memplan.models.mtp import MTPBlock, MTPHead, drafting_block
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.graph import AttnInputs
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
@@ -191,9 +190,9 @@ class LatentMTPGraph(MTPHead[LatentHParams], DeepSeek2Graph):
         self.inp_attn = self.build_attn_inp_k(self.kv_cache())
 
 
-def latent_block_memory(hp: HParams, build: CacheBuilder) -> Memory:
-    """Latent keys of the blocks that draft."""
-    return Memory({"kv": build.kv(range(hp.n_layer, hp.n_layer_all), values=False)})
+def latent_memory(build: CacheBuilder, layers: range) -> Memory:
+    """Latent keys alone."""
+    return Memory({"kv": build.kv(layers, values=False)})
 
 
 class DeepSeek2(Architecture[LatentHParams]):
@@ -201,6 +200,7 @@ class DeepSeek2(Architecture[LatentHParams]):
 
     name = "deepseek2"
     graph = DeepSeek2Graph
+    one_cache_type = True
 
     @property
     def mtp(self) -> Architecture[LatentHParams]:
@@ -214,25 +214,22 @@ class DeepSeek2(Architecture[LatentHParams]):
         lite = n_layer in (26, 27) or (n_layer == 48 and fields["n_vocab"] == 128256)
         return LatentHParams(**fields, n_lora_q=0 if lite else k.u32("attention.q_lora_rank"))
 
-    def tensors(
-        self, hp: LatentHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
-        yield Wanted("token_embd.weight", (hp.n_embd, hp.n_vocab))
-        yield Wanted("output_norm.weight", (hp.n_embd,))
-        yield from tied_output(have, hp.n_embd, hp.n_vocab)
-        for il in range(hp.n_layer_all):
-            block = (*latent_attention(hp, il), *experts(hp, have, il), *(nextn(hp, il) if il >= hp.n_layer else ()))
-            yield from skipped(block, hp, have, load_mtp) if il >= hp.n_layer else block
+    def block(self, hp: LatentHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
+        yield from latent_attention(hp, il)
+        yield from experts(hp, have, il)
+
+    def mtp_block(self, hp: LatentHParams, have: Have, il: int, release: Release, *, skip: bool) -> Iterator[Wanted]:
+        """A layer's weights, and what drafts."""
+        return drafting_block(self.block(hp, have, il, release), hp, have, il, skip=skip)
+
+    def caches_mtp_blocks(self, release: Release) -> bool:
+        """In older releases."""
+        return release.caches_mtp_blocks
 
     def memory(self, hp: LatentHParams, build: CacheBuilder, release: Release) -> Memory:
-        """Latent keys alone, once of MTP blocks too."""
-        n_layer = hp.n_layer_all if release.caches_mtp_blocks else hp.n_layer
-        return Memory({"kv": build.kv(range(n_layer), values=False)})
-
-    def one_cache_type(self, hp: LatentHParams, release: Release) -> bool:
-        """Since b10361 (``llama_init_from_model``)."""
-        return release.equal_cache_types
+        """Latent keys alone."""
+        return latent_memory(build, self.cached_layers(hp, release))
 
 
 class DeepSeek2MTP(MTPBlock[LatentHParams], DeepSeek2):
@@ -240,12 +237,7 @@ class DeepSeek2MTP(MTPBlock[LatentHParams], DeepSeek2):
 
     graph = LatentMTPGraph
     since = NEXTN_SINCE
-
-    def memory(self, hp: LatentHParams, build: CacheBuilder, release: Release) -> Memory:
-        """Latent keys of the block alone; once of all layers, though only the block's are used."""
-        if release.caches_mtp_blocks:
-            return DeepSeek2.memory(self, hp, build, release)
-        return latent_block_memory(hp, build)
+    memory = DeepSeek2.memory
 
 
 _MTP = DeepSeek2MTP()
@@ -270,13 +262,11 @@ def latent_attention(hp: LatentHParams, il: int) -> Iterator[Wanted]:
     yield Wanted(p + "ffn_norm.weight", (e,))
 
 
-def experts(hp: LatentHParams, have: Mapping[str, TensorInfo], il: int) -> Iterator[Wanted]:
+def experts(hp: LatentHParams, have: Have, il: int) -> Iterator[Wanted]:
     """A layer's feed-forward part: dense in the first layers, then routed and shared experts."""
     p, e, n, ff = f"blk.{il}.ffn_", hp.n_embd, hp.n_expert, hp.n_ff[il]
     if il < hp.n_layer_dense_lead:
-        yield Wanted(p + "gate.weight", (e, ff))
-        yield Wanted(p + "down.weight", (ff, e))
-        yield Wanted(p + "up.weight", (e, ff))
+        yield from ffn(il, e, ff)
         return
     ff = hp.n_ff_exp[il]
     shared = ff * hp.n_expert_shared
@@ -284,16 +274,7 @@ def experts(hp: LatentHParams, have: Mapping[str, TensorInfo], il: int) -> Itera
     yield Wanted(f"blk.{il}.exp_probs_b.bias", (n,), optional=True)
     yield Wanted(p + "down_exps.weight", (ff, e, n))
     yield from gate_up_exps(have, il, e, ff, n)
-    yield Wanted(p + "gate_shexp.weight", (e, shared))
-    yield Wanted(p + "down_shexp.weight", (shared, e))
-    yield Wanted(p + "up_shexp.weight", (e, shared))
-
-
-def skipped(block: tuple[Wanted, ...], hp: HParams, have: Mapping[str, TensorInfo], load_mtp: bool) -> Iterator[Wanted]:
-    """An MTP block as it is asked for: skipped unless it is wanted, and none of it needed where the file has none."""
-    none = f"blk.{hp.n_layer}.nextn.eh_proj.weight" not in have
-    for w in block:
-        yield replace(w, optional=w.optional or none, skip=not load_mtp)
+    yield from ffn(il, e, shared, "_shexp")
 
 
 ARCHITECTURE = DeepSeek2()

@@ -6,7 +6,7 @@ and b9842.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from memplan.llama.graph.indexer import SparseIndexer
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import rotation_rows
 from memplan.llama.refusals import Refusal, died
-from memplan.llama.weights import Wanted, nextn, tied_output
+from memplan.llama.weights import Have, Wanted
 from memplan.models.base import Architecture, Cuts, ModelGraph
 from memplan.models.deepseek2 import (
     LatentGraph,
@@ -27,16 +27,14 @@ from memplan.models.deepseek2 import (
     LatentMTPGraph,
     experts,
     latent_attention,
-    latent_block_memory,
     latent_fields,
-    skipped,
+    latent_memory,
 )
-from memplan.models.mtp import MTPBlock
+from memplan.models.mtp import MTPBlock, drafting_block
 from memplan.releases import Indexer
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.context import Fused, Paths, Probe
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
@@ -184,6 +182,7 @@ class DeepSeek32(Architecture[SparseHParams]):
     graph: type[ModelGraph[Any]] = SparseGraph
     drops_mtp_since = 10240
     """The first build seen that keeps no caches for MTP blocks (src/llama-model.cpp: create_memory)."""
+    one_cache_type = True
     paths = ("indexer",)
     unnamed = MappingProxyType(_UNNAMED)
     """``build_top_k_mask``."""
@@ -193,19 +192,16 @@ class DeepSeek32(Architecture[SparseHParams]):
         k.check(k.u32("expert_gating_func") > 0, "expert_gating_func is 0, which llama.cpp does not know")
         return SparseHParams(**sparse_fields(k, release))
 
-    def tensors(
-        self, hp: SparseHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
-        yield Wanted("token_embd.weight", (hp.n_embd, hp.n_vocab))
-        yield Wanted("output_norm.weight", (hp.n_embd,))
-        yield from tied_output(have, hp.n_embd, hp.n_vocab)
-        for il in range(hp.n_layer_all):
-            own = (*latent_attention(hp, il), *self.indexer(hp, il), *experts(hp, have, il))
-            block = (*own, *(nextn(hp, il) if il >= hp.n_layer else ()))
-            for w in skipped(block, hp, have, load_mtp) if il >= hp.n_layer else block:
-                # llama.cpp forgets to skip one
-                yield replace(w, skip=False) if w.name.endswith("exp_probs_b.bias") else w
+    def block(self, hp: SparseHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
+        yield from latent_attention(hp, il)
+        yield from self.indexer(hp, il)
+        yield from experts(hp, have, il)
+
+    def mtp_block(self, hp: SparseHParams, have: Have, il: int, release: Release, *, skip: bool) -> Iterator[Wanted]:
+        """A layer's weights, of which llama.cpp forgets to skip one, and what drafts."""
+        for w in drafting_block(self.block(hp, have, il, release), hp, have, il, skip=skip):
+            yield replace(w, skip=False) if w.name.endswith("exp_probs_b.bias") else w
 
     def indexer(self, hp: SparseHParams, il: int) -> Iterator[Wanted]:
         """A layer's indexer."""
@@ -216,10 +212,14 @@ class DeepSeek32(Architecture[SparseHParams]):
         yield Wanted(p + "attn_k.weight", (hp.n_embd, size))
         yield Wanted(p + "attn_q_b.weight", (hp.n_lora_q, heads * size))
 
+    def caches_mtp_blocks(self, release: Release) -> bool:
+        """In older releases."""
+        return release.build < self.drops_mtp_since
+
     def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:
         """Latent keys, and the indexer's keys where it chooses (``llama_kv_cache_dsa``)."""
         size = hp.indexer_head_size
-        layers = range(hp.n_layer if release.build >= self.drops_mtp_since else hp.n_layer_all)
+        layers = self.cached_layers(hp, release)
         choosing = [il for il in layers if hp.indexer_full[il] or release.build < CHOOSING_SINCE]
         lid = build.kv(choosing, name="lid", values=False, head=size)
         return Memory({"mla": build.kv(layers, values=False), "lid": replace(lid, k_rot=rotation_rows(size))})
@@ -244,10 +244,6 @@ class DeepSeek32(Architecture[SparseHParams]):
         """A layer that attends to all keys."""
         return _MTP
 
-    def one_cache_type(self, hp: SparseHParams, release: Release) -> bool:
-        """Since b10361 (``llama_init_from_model``)."""
-        return release.equal_cache_types
-
 
 class SparseMTPGraph(LatentMTPGraph):
     """``llama_model_deepseek32::graph_mtp``, and GLM-5's."""
@@ -263,7 +259,7 @@ class DeepSeek32MTP(MTPBlock[SparseHParams], DeepSeek32):
 
     def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:
         """Latent keys of the block alone."""
-        return latent_block_memory(hp, build)
+        return latent_memory(build, self.cached_layers(hp, release))
 
 
 _MTP = DeepSeek32MTP()

@@ -5,19 +5,18 @@ Follows src/models/ernie4-5-moe.cpp and src/models/ernie4-5.cpp, v0.5.0; release
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.graph.base import NORM
 from memplan.llama.hparams import HParams, common
-from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.releases import Release
 
@@ -87,36 +86,26 @@ class Ernie45Moe(Architecture[Ernie45MoeHParams]):
             n_ff_shexp=n_ff_shexp,
         )
 
-    def tensors(
-        self, hp: Ernie45MoeHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: Ernie45MoeHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e, n = hp.n_embd, hp.n_expert
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield from tied_output(have, e, hp.n_vocab)
-        for il in range(hp.n_layer):
-            p, heads, ff = f"blk.{il}.", hp.n_embd_head_k() * hp.n_head[0], hp.n_ff[0]
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(), hp.n_embd_k_gqa())
-            yield Wanted(p + "attn_output.weight", (heads, e))
-            yield Wanted(p + "attn_output.bias", (e,), optional=True)
-            yield Wanted(p + "ffn_norm.weight", (e,))
-            if il < hp.n_layer_dense_lead:
-                yield Wanted(p + "ffn_gate.weight", (e, ff))
-                yield Wanted(p + "ffn_down.weight", (ff, e))
-                yield Wanted(p + "ffn_up.weight", (e, ff))
-                continue
-            ff, shared = hp.n_ff_exp, hp.n_ff_shexp
-            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
-            yield Wanted(p + "exp_probs_b.bias", (n,), optional=True)
-            yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), optional=True)
-            yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
-            yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
-            if shared:
-                yield Wanted(p + "ffn_gate_shexp.weight", (e, shared))
-                yield Wanted(p + "ffn_down_shexp.weight", (shared, e))
-                yield Wanted(p + "ffn_up_shexp.weight", (e, shared))
+        p, heads, ff = f"blk.{il}.", hp.n_embd_head_k() * hp.n_head[0], hp.n_ff[0]
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(), hp.n_embd_k_gqa())
+        yield Wanted(p + "attn_output.weight", (heads, e))
+        yield Wanted(p + "attn_output.bias", (e,), optional=True)
+        yield Wanted(p + "ffn_norm.weight", (e,))
+        if il < hp.n_layer_dense_lead:
+            yield from ffn(il, e, ff)
+            return
+        ff, shared = hp.n_ff_exp, hp.n_ff_shexp
+        yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+        yield Wanted(p + "exp_probs_b.bias", (n,), optional=True)
+        yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), optional=True)
+        yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
+        yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+        if shared:
+            yield from ffn(il, e, shared, "_shexp")
 
 
 ARCHITECTURE = Ernie45Moe()

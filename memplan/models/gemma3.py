@@ -5,7 +5,7 @@ Follows src/models/gemma3.cpp, v0.5.0; releases from b9842 on do the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,11 @@ from memplan.llama.hparams import HParams, common, swa_pattern
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
 from memplan.llama.memory.kv import kv_memory
-from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, ModelGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
@@ -95,27 +94,19 @@ class Gemma3(Architecture[Gemma3HParams]):
         k.f32("attention.layer_norm_rms_epsilon")
         return Gemma3HParams(**fields, softcaps=softcaps)
 
-    def tensors(
-        self, hp: Gemma3HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: Gemma3HParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e, head = hp.n_embd, hp.n_embd_head_k()
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield from tied_output(have, e, hp.n_vocab)
-        for il in range(hp.n_layer):
-            p, wide, ff = f"blk.{il}.", head * hp.n_head[il], hp.n_ff[il]
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield from qkv(have, il, e, wide, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
-            yield Wanted(p + "attn_output.weight", (wide, e))
-            yield Wanted(p + "post_attention_norm.weight", (e,))
-            yield Wanted(p + "attn_k_norm.weight", (head,))
-            yield Wanted(p + "attn_q_norm.weight", (head,))
-            yield Wanted(p + "ffn_norm.weight", (e,))
-            yield Wanted(p + "ffn_gate.weight", (e, ff))
-            yield Wanted(p + "ffn_up.weight", (e, ff))
-            yield Wanted(p + "ffn_down.weight", (ff, e))
-            yield Wanted(p + "post_ffw_norm.weight", (e,))
+        p, wide, ff = f"blk.{il}.", head * hp.n_head[il], hp.n_ff[il]
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield from qkv(have, il, e, wide, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
+        yield Wanted(p + "attn_output.weight", (wide, e))
+        yield Wanted(p + "post_attention_norm.weight", (e,))
+        yield Wanted(p + "attn_k_norm.weight", (head,))
+        yield Wanted(p + "attn_q_norm.weight", (head,))
+        yield Wanted(p + "ffn_norm.weight", (e,))
+        yield from ffn(il, e, ff, parts="gate up down")
+        yield Wanted(p + "post_ffw_norm.weight", (e,))
 
     def memory(self, hp: Gemma3HParams, build: CacheBuilder, release: Release) -> Memory:
         """Two caches, or one where no layer slides."""

@@ -6,7 +6,7 @@ releases from b9842 on do the same, but that before v0.4.0 embeddings by layer l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,11 @@ from memplan.gguf.types import I32
 from memplan.llama.hparams import HParams, common, swa_layers
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
-from memplan.llama.weights import Wanted
+from memplan.llama.weights import Have, Wanted, ffn
 from memplan.models.base import Architecture, Cuts, ModelGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
@@ -179,9 +178,7 @@ class Gemma4(Architecture[Gemma4HParams]):
             softcaps=k.f32("final_logit_softcapping", 0.0) != 0,
         )
 
-    def tensors(
-        self, hp: Gemma4HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
+    def tensors(self, hp: Gemma4HParams, have: Have, load_mtp: bool, release: Release) -> Iterator[Wanted]:
         """``load_arch_tensors``."""
         e, size = hp.n_embd, hp.n_embd_per_layer
         yield Wanted("output.weight", (e, hp.n_vocab), optional=True)
@@ -217,7 +214,7 @@ class Gemma4(Architecture[Gemma4HParams]):
         return window_bytes(memory, hp, n_ctx_seq)
 
 
-def _block(hp: Gemma4HParams, have: Mapping[str, TensorInfo], il: int) -> Iterator[Wanted]:
+def _block(hp: Gemma4HParams, have: Have, il: int) -> Iterator[Wanted]:
     p, e, n, head, size = f"blk.{il}.", hp.n_embd, hp.n_expert, hp.n_embd_head_k(il), hp.n_embd_per_layer
     wide, ff, none = head * hp.n_head[il], hp.n_ff[il], not hp.has_kv(il)
     k, v = hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
@@ -233,9 +230,7 @@ def _block(hp: Gemma4HParams, have: Mapping[str, TensorInfo], il: int) -> Iterat
     yield Wanted(p + "post_attention_norm.weight", (e,))
     yield Wanted(p + "layer_output_scale.weight", (1,), optional=True)
     yield Wanted(p + "ffn_norm.weight", (e,))
-    yield Wanted(p + "ffn_gate.weight", (e, ff))
-    yield Wanted(p + "ffn_up.weight", (e, ff))
-    yield Wanted(p + "ffn_down.weight", (ff, e))
+    yield from ffn(il, e, ff, parts="gate up down")
     yield Wanted(p + "post_ffw_norm.weight", (e,))
     yield Wanted(p + "ffn_gate_inp.weight", (e, n), optional=True)
     if p + "ffn_gate_inp.weight" in have:

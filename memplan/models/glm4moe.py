@@ -6,24 +6,20 @@ block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
-from memplan.llama.memory.base import Memory
-from memplan.llama.weights import Wanted, nextn, qkv, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
-from memplan.models.deepseek2 import skipped
-from memplan.models.mtp import MTPBlock, MTPHead
+from memplan.models.mtp import MTPBlock, MTPHead, drafting_block
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
 
 
@@ -131,50 +127,34 @@ class Glm4Moe(Architecture[Glm4MoeHParams]):
             sections=k.u32_a_layer("rope.dimension_sections", 4) if sections is not None else (),
         )
 
-    def tensors(
-        self, hp: Glm4MoeHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
-        yield Wanted("token_embd.weight", (hp.n_embd, hp.n_vocab))
-        yield Wanted("output_norm.weight", (hp.n_embd,))
-        yield from tied_output(have, hp.n_embd, hp.n_vocab)
-        for il in range(hp.n_layer_all):
-            if il < hp.n_layer:
-                yield from _block(hp, have, il)
-            else:
-                block = (*_block(hp, have, il, skip=not load_mtp), *nextn(hp, il))
-                for w in skipped(block, hp, have, load_mtp):
-                    biased = release.loads_mtp_biases and w.name.endswith(".bias") and "attn_" in w.name
-                    yield replace(w, skip=False) if biased else w
+    def block(self, hp: Glm4MoeHParams, have: Have, il: int, release: Release, skip: bool = False) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``); ``skip``: of a block that is not loaded."""
+        p, e, n, size, ff = f"blk.{il}.", hp.n_embd, hp.n_expert, hp.n_embd_head_k(), hp.n_ff[0]
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield from qkv(have, il, e, size * hp.n_head[0], hp.n_embd_k_gqa(), hp.n_embd_v_gqa(), skip)
+        yield Wanted(p + "attn_output.weight", (size * hp.n_head[0], e))
+        yield Wanted(p + "attn_q_norm.weight", (size,), optional=True)
+        yield Wanted(p + "attn_k_norm.weight", (size,), optional=True)
+        yield Wanted(p + "post_attention_norm.weight", (e,))
+        if il < hp.n_layer_dense_lead:
+            yield from ffn(il, e, ff)
+            return
+        ff = hp.n_ff_exp
+        shared = ff * hp.n_expert_shared
+        yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+        yield Wanted(p + "exp_probs_b.bias", (n,))
+        yield from ffn(il, e, ff, "_exps", n)
+        yield from ffn(il, e, shared, "_shexp")
 
-    def memory(self, hp: Glm4MoeHParams, build: CacheBuilder, release: Release) -> Memory:
-        """One cache, in older releases with room for MTP blocks."""
-        return Memory({"kv": build.kv(range(hp.n_layer_all if release.caches_mtp_blocks else hp.n_layer))})
+    def mtp_block(self, hp: Glm4MoeHParams, have: Have, il: int, release: Release, *, skip: bool) -> Iterator[Wanted]:
+        """A layer's weights, and what drafts."""
+        for w in drafting_block(self.block(hp, have, il, release, skip), hp, have, il, skip=skip):
+            biased = release.loads_mtp_biases and w.name.endswith(".bias") and "attn_" in w.name
+            yield replace(w, skip=False) if biased else w
 
-
-def _block(hp: Glm4MoeHParams, have: Mapping[str, TensorInfo], il: int, skip: bool = False) -> Iterator[Wanted]:
-    p, e, n, head, ff = f"blk.{il}.", hp.n_embd, hp.n_expert, hp.n_embd_head_k(), hp.n_ff[0]
-    yield Wanted(p + "attn_norm.weight", (e,))
-    yield from qkv(have, il, e, head * hp.n_head[0], hp.n_embd_k_gqa(), hp.n_embd_v_gqa(), skip)
-    yield Wanted(p + "attn_output.weight", (head * hp.n_head[0], e))
-    yield Wanted(p + "attn_q_norm.weight", (head,), optional=True)
-    yield Wanted(p + "attn_k_norm.weight", (head,), optional=True)
-    yield Wanted(p + "post_attention_norm.weight", (e,))
-    if il < hp.n_layer_dense_lead:
-        yield Wanted(p + "ffn_gate.weight", (e, ff))
-        yield Wanted(p + "ffn_down.weight", (ff, e))
-        yield Wanted(p + "ffn_up.weight", (e, ff))
-        return
-    ff = hp.n_ff_exp
-    shared = ff * hp.n_expert_shared
-    yield Wanted(p + "ffn_gate_inp.weight", (e, n))
-    yield Wanted(p + "exp_probs_b.bias", (n,))
-    yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
-    yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
-    yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
-    yield Wanted(p + "ffn_gate_shexp.weight", (e, shared))
-    yield Wanted(p + "ffn_down_shexp.weight", (shared, e))
-    yield Wanted(p + "ffn_up_shexp.weight", (e, shared))
+    def caches_mtp_blocks(self, release: Release) -> bool:
+        """In older releases."""
+        return release.caches_mtp_blocks
 
 
 class Glm4MoeMTP(MTPBlock[Glm4MoeHParams], Glm4Moe):
@@ -182,12 +162,6 @@ class Glm4MoeMTP(MTPBlock[Glm4MoeHParams], Glm4Moe):
 
     graph = Glm4MoeMTPGraph
     since = 10605
-
-    def memory(self, hp: Glm4MoeHParams, build: CacheBuilder, release: Release) -> Memory:
-        """A cache of the block alone; once of all layers, though only the block's is used."""
-        if release.caches_mtp_blocks:
-            return Glm4Moe.memory(self, hp, build, release)
-        return super().memory(hp, build, release)
 
 
 _MTP = Glm4MoeMTP()

@@ -5,19 +5,18 @@ Follows src/models/glm-dsa.cpp, v0.5.0. Builds before b10361 attend to all keys,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan.ggml import ops
 from memplan.llama.graph.base import NORM
-from memplan.models.deepseek2 import DeepSeek2Graph, latent_block_memory
+from memplan.models.deepseek2 import DeepSeek2Graph, latent_memory
 from memplan.models.deepseek32 import DeepSeek32, SparseGraph, SparseHParams, SparseMTPGraph, sparse_fields
 from memplan.models.mtp import MTPBlock
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.context import Fused, Paths
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
@@ -58,7 +57,7 @@ class GlmDsa(DeepSeek32):
 
     name = "glm-dsa"
     graph: type[ModelGraph[Any]] = GlmDsaGraph
-    drops_mtp_since = 10178
+    drops_mtp_since = always_drafts_since = 10178
 
     def graph_of(self, release: Release) -> type[ModelGraph[Any]]:
         """Before the indexer is used, DeepSeek-V2's."""
@@ -77,13 +76,6 @@ class GlmDsa(DeepSeek32):
             full = [*map(bool, types), *full[hp.n_layer :]]
         k.check(full[0], "the first layer has no keys of another to attend to")
         return replace(hp, indexer_full=tuple(full))
-
-    def tensors(
-        self, hp: SparseHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``: the first builds that know what to do with an MTP block always load it."""
-        always = release.build >= self.drops_mtp_since and not release.skips_mtp_blocks
-        return super().tensors(hp, have, load_mtp or always, release)
 
     def indexer(self, hp: SparseHParams, il: int) -> Iterator[Wanted]:
         """A layer's indexer, if the file has one."""
@@ -119,7 +111,7 @@ class GlmDsaMTP(MTPBlock[SparseHParams], GlmDsa):
 
     def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:
         """Latent keys of the block alone."""
-        return latent_block_memory(hp, build)
+        return latent_memory(build, self.cached_layers(hp, release))
 
 
 _MTP = GlmDsaMTP()

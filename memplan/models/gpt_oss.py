@@ -6,7 +6,7 @@ picked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,11 @@ from memplan.ggml.tensor import FLAG_OUTPUT
 from memplan.llama.hparams import HParams, common, swa_pattern
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
-from memplan.llama.weights import Wanted, qkv
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, ModelGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
@@ -76,6 +75,7 @@ class GptOss(Architecture[GptOssHParams]):
     """``llama_model_openai_moe``."""
 
     name = "gpt-oss"
+    tied_output = False
     graph = GptOssGraph
 
     def load_hparams(self, k: Keys, release: Release) -> GptOssHParams:
@@ -86,30 +86,22 @@ class GptOss(Architecture[GptOssHParams]):
         fields |= {"n_swa": k.u32("attention.sliding_window"), "is_swa": swa_pattern(k, fields, 2, release)}
         return GptOssHParams(**fields, n_ff_exp=n_ff_exp)
 
-    def tensors(
-        self, hp: GptOssHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: GptOssHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e, n, ff = hp.n_embd, hp.n_expert, hp.n_ff_exp
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield Wanted("output.weight", (e, hp.n_vocab))
-        for il in range(hp.n_layer):
-            p, wide, narrow = f"blk.{il}.", hp.n_head[il] * hp.n_rot(), hp.n_head_kv[il] * hp.n_rot()
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield Wanted(p + "post_attention_norm.weight", (e,))
-            yield from qkv(have, il, e, wide, narrow, narrow)
-            yield Wanted(p + "attn_output.weight", (wide, e))
-            yield Wanted(p + "attn_sinks.weight", (hp.n_head[il],))
-            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
-            yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
-            yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
-            yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
-            yield Wanted(p + "attn_output.bias", (e,))
-            yield Wanted(p + "ffn_gate_inp.bias", (n,))
-            yield Wanted(p + "ffn_gate_exps.bias", (ff, n))
-            yield Wanted(p + "ffn_down_exps.bias", (e, n))
-            yield Wanted(p + "ffn_up_exps.bias", (ff, n))
+        p, wide, narrow = f"blk.{il}.", hp.n_head[il] * hp.n_rot(), hp.n_head_kv[il] * hp.n_rot()
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield Wanted(p + "post_attention_norm.weight", (e,))
+        yield from qkv(have, il, e, wide, narrow, narrow)
+        yield Wanted(p + "attn_output.weight", (wide, e))
+        yield Wanted(p + "attn_sinks.weight", (hp.n_head[il],))
+        yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+        yield from ffn(il, e, ff, "_exps", n)
+        yield Wanted(p + "attn_output.bias", (e,))
+        yield Wanted(p + "ffn_gate_inp.bias", (n,))
+        yield Wanted(p + "ffn_gate_exps.bias", (ff, n))
+        yield Wanted(p + "ffn_down_exps.bias", (e, n))
+        yield Wanted(p + "ffn_up_exps.bias", (ff, n))
 
     def memory(self, hp: GptOssHParams, build: CacheBuilder, release: Release) -> Memory:
         """Two caches."""

@@ -5,7 +5,7 @@ Follows src/models/kimi-linear.cpp, read from b9842 to v0.5.0. Files from before
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,12 @@ from memplan.llama.context import GATED_DELTA_NET, Fused
 from memplan.llama.graph.delta_net import DeltaNet
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.recurrent import one_state, recurrent
-from memplan.llama.weights import Wanted, qkv
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts
 from memplan.models.deepseek2 import LatentGraph, LatentHParams, latent_fields
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.context import Paths
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
@@ -168,6 +167,8 @@ class KimiLinear(Architecture[KimiLinearHParams]):
     """``llama_model_kimi_linear``."""
 
     name = "kimi-linear"
+    tied_output = False
+    one_cache_type = True
     graph = KimiLinearGraph
 
     def load_hparams(self, k: Keys, release: Release) -> KimiLinearHParams:
@@ -194,10 +195,6 @@ class KimiLinear(Architecture[KimiLinearHParams]):
         """Unfused graphs are long."""
         return max(40 * n_tokens, 32 * n_tensors)
 
-    def one_cache_type(self, hp: KimiLinearHParams, release: Release) -> bool:
-        """Since b10361 (``llama_init_from_model``)."""
-        return release.equal_cache_types
-
     def reserves_one_sequence(self, hp: KimiLinearHParams, release: Release) -> bool:
         """For a decay that grew with the square of a sequence's tokens."""
         return release.build >= ONE_SEQUENCE_SINCE and not all(hp.is_recr[: hp.n_layer])
@@ -215,21 +212,15 @@ class KimiLinear(Architecture[KimiLinearHParams]):
 
     # --- weights ------------------------------------------------------------------------------------------------------
 
-    def tensors(
-        self, hp: KimiLinearHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: KimiLinearHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e = hp.n_embd
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield Wanted("output.weight", (e, hp.n_vocab))
-        for il in range(hp.n_layer):
-            yield Wanted(f"blk.{il}.attn_norm.weight", (e,))
-            yield from self.kda(hp, have, il, release) if hp.is_recr[il] else self.mla(hp, f"blk.{il}.")
-            yield Wanted(f"blk.{il}.ffn_norm.weight", (e,))
-            yield from self.feed_forward(hp, il)
+        yield Wanted(f"blk.{il}.attn_norm.weight", (e,))
+        yield from self.kda(hp, have, il, release) if hp.is_recr[il] else self.mla(hp, f"blk.{il}.")
+        yield Wanted(f"blk.{il}.ffn_norm.weight", (e,))
+        yield from self.feed_forward(hp, il)
 
-    def kda(self, hp: KimiLinearHParams, have: Mapping[str, TensorInfo], il: int, release: Release) -> Iterator[Wanted]:
+    def kda(self, hp: KimiLinearHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
         """A delta net's weights."""
         p, e, size, heads, width = f"blk.{il}.", hp.n_embd, hp.n_embd_head_kda, hp.n_head[0], hp.n_embd_kda
         for which in "qkv":
@@ -261,19 +252,13 @@ class KimiLinear(Architecture[KimiLinearHParams]):
         """A dense layer's weights, or experts and shared ones."""
         p, e, n, ff = f"blk.{il}.ffn_", hp.n_embd, hp.n_expert, hp.n_ff[0]
         if il < hp.n_layer_dense_lead:
-            yield Wanted(p + "gate.weight", (e, ff))
-            yield Wanted(p + "down.weight", (ff, e))
-            yield Wanted(p + "up.weight", (e, ff))
+            yield from ffn(il, e, ff)
             return
         ff = hp.n_ff_exp[0]
         shared = ff * max(1, hp.n_expert_shared)
         yield Wanted(p + "gate_inp.weight", (e, n))
-        yield Wanted(p + "gate_exps.weight", (e, ff, n))
-        yield Wanted(p + "down_exps.weight", (ff, e, n))
-        yield Wanted(p + "up_exps.weight", (e, ff, n))
-        yield Wanted(p + "gate_shexp.weight", (e, shared))
-        yield Wanted(p + "down_shexp.weight", (shared, e))
-        yield Wanted(p + "up_shexp.weight", (e, shared))
+        yield from ffn(il, e, ff, "_exps", n)
+        yield from ffn(il, e, shared, "_shexp")
         yield Wanted(f"blk.{il}.exp_probs_b.bias", (n,))
 
 

@@ -5,18 +5,17 @@ Follows src/models/llama.cpp, v0.5.0; releases from b9842 on do the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.graph.base import NORM, H
 from memplan.llama.hparams import HParams, common
-from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, ModelGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.releases import Release
 
@@ -67,32 +66,26 @@ class LlamaLike(Architecture[H]):
 
     whole_rope = True
 
-    def tensors(self, hp: H, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: H, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e, n = hp.n_embd, hp.n_expert
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield from tied_output(have, e, hp.n_vocab)
-        for il in range(hp.n_layer):
-            p, heads, ff = f"blk.{il}.", hp.n_embd_head_k(il) * hp.n_head[il], hp.n_ff[il]
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
-            yield Wanted(p + "attn_output.weight", (heads, e))
-            yield Wanted(p + "attn_output.bias", (e,), optional=True)
-            yield Wanted(p + "ffn_norm.weight", (e,))
-            yield from rope_factors(il, hp.n_rot(), hp.rope_scaling)
-            if n == 0:
-                yield Wanted(p + "ffn_gate.weight", (e, ff))
-                yield Wanted(p + "ffn_down.weight", (ff, e))
-                yield Wanted(p + "ffn_up.weight", (e, ff))
-                yield Wanted(p + "ffn_gate.bias", (ff,), optional=True)
-                yield Wanted(p + "ffn_down.bias", (e,), optional=True)
-                yield Wanted(p + "ffn_up.bias", (ff,), optional=True)
-            else:
-                yield Wanted(p + "ffn_gate_inp.weight", (e, n))
-                yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), optional=True)
-                yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
-                yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+        p, heads, ff = f"blk.{il}.", hp.n_embd_head_k(il) * hp.n_head[il], hp.n_ff[il]
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
+        yield Wanted(p + "attn_output.weight", (heads, e))
+        yield Wanted(p + "attn_output.bias", (e,), optional=True)
+        yield Wanted(p + "ffn_norm.weight", (e,))
+        yield from rope_factors(il, hp.n_rot(), hp.rope_scaling)
+        if n == 0:
+            yield from ffn(il, e, ff)
+            yield Wanted(p + "ffn_gate.bias", (ff,), optional=True)
+            yield Wanted(p + "ffn_down.bias", (e,), optional=True)
+            yield Wanted(p + "ffn_up.bias", (ff,), optional=True)
+        else:
+            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+            yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), optional=True)
+            yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
+            yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
 
 
 class Llama(LlamaLike[HParams]):

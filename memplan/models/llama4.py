@@ -5,7 +5,7 @@ Follows src/models/llama4.cpp, v0.5.0; releases from b9842 on do the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,11 @@ from memplan.llama.hparams import HParams, common, swa_pattern
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
 from memplan.llama.memory.kv import kv_memory
-from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, ModelGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
@@ -130,34 +129,22 @@ class Llama4(Architecture[Llama4HParams]):
             use_kq_norm=fields["n_expert"] != 128,
         )
 
-    def tensors(
-        self, hp: Llama4HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: Llama4HParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e, n = hp.n_embd, hp.n_expert
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield from tied_output(have, e, hp.n_vocab)
-        for il in range(hp.n_layer):
-            p, wide, ff = f"blk.{il}.", hp.n_embd_head_k() * hp.n_head[il], hp.n_ff[il]
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield from qkv(have, il, e, wide, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
-            yield Wanted(p + "attn_output.weight", (wide, e))
-            yield Wanted(p + "ffn_norm.weight", (e,))
-            yield from rope_factors(il, hp.n_rot(), "")
-            if hp.n_moe_layer_step and (il + 1) % hp.n_moe_layer_step == 0:
-                ff = hp.n_ff_exp
-                yield Wanted(p + "ffn_gate_inp.weight", (e, n))
-                yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
-                yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
-                yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
-                yield Wanted(p + "ffn_gate_shexp.weight", (e, ff))
-                yield Wanted(p + "ffn_down_shexp.weight", (ff, e))
-                yield Wanted(p + "ffn_up_shexp.weight", (e, ff))
-            else:
-                yield Wanted(p + "ffn_gate.weight", (e, ff))
-                yield Wanted(p + "ffn_down.weight", (ff, e))
-                yield Wanted(p + "ffn_up.weight", (e, ff))
+        p, wide, ff = f"blk.{il}.", hp.n_embd_head_k() * hp.n_head[il], hp.n_ff[il]
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield from qkv(have, il, e, wide, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
+        yield Wanted(p + "attn_output.weight", (wide, e))
+        yield Wanted(p + "ffn_norm.weight", (e,))
+        yield from rope_factors(il, hp.n_rot(), "")
+        if hp.n_moe_layer_step and (il + 1) % hp.n_moe_layer_step == 0:
+            ff = hp.n_ff_exp
+            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+            yield from ffn(il, e, ff, "_exps", n)
+            yield from ffn(il, e, ff, "_shexp")
+        else:
+            yield from ffn(il, e, ff)
 
     def layer_kind(self, hp: Llama4HParams, il: int) -> bool:
         """Whether its heads are turned."""

@@ -5,19 +5,18 @@ Follows src/models/minimax-m2.cpp, v0.5.0; releases from b9842 on do the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
-from memplan.llama.weights import Wanted, qkv
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.releases import Release
 
@@ -70,6 +69,7 @@ class MiniMaxM2(Architecture[MiniMaxM2HParams]):
     """``llama_model_minimax_m2``."""
 
     name = "minimax-m2"
+    tied_output = False
     graph = MiniMaxM2Graph
     equal_heads = True
 
@@ -82,27 +82,19 @@ class MiniMaxM2(Architecture[MiniMaxM2HParams]):
         k.check(gating in GATINGS, f"expert_gating_func is {gating}, which llama.cpp does not know")
         return MiniMaxM2HParams(**fields, gating=GATINGS[gating])
 
-    def tensors(
-        self, hp: MiniMaxM2HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: MiniMaxM2HParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e, n, head = hp.n_embd, hp.n_expert, hp.n_embd_head_k()
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield Wanted("output.weight", (e, hp.n_vocab))
-        for il in range(hp.n_layer):
-            p, wide, narrow, ff = f"blk.{il}.", head * hp.n_head[il], hp.n_embd_k_gqa(il), hp.n_ff[il]
-            yield from qkv(have, il, e, wide, narrow, narrow)
-            yield Wanted(p + "attn_output.weight", (wide, e))
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield Wanted(p + "attn_q_norm.weight", (wide,))
-            yield Wanted(p + "attn_k_norm.weight", (narrow,))
-            yield Wanted(p + "ffn_norm.weight", (e,))
-            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
-            yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
-            yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
-            yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
-            yield Wanted(p + "exp_probs_b.bias", (n,))
+        p, wide, narrow, ff = f"blk.{il}.", head * hp.n_head[il], hp.n_embd_k_gqa(il), hp.n_ff[il]
+        yield from qkv(have, il, e, wide, narrow, narrow)
+        yield Wanted(p + "attn_output.weight", (wide, e))
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield Wanted(p + "attn_q_norm.weight", (wide,))
+        yield Wanted(p + "attn_k_norm.weight", (narrow,))
+        yield Wanted(p + "ffn_norm.weight", (e,))
+        yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+        yield from ffn(il, e, ff, "_exps", n)
+        yield Wanted(p + "exp_probs_b.bias", (n,))
 
 
 ARCHITECTURE = MiniMaxM2()

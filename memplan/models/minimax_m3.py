@@ -6,7 +6,7 @@ v0.5.0 and v0.4.0. Without flash attention, or with slots that share one stream,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,11 @@ from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import cells_read
-from memplan.llama.weights import Wanted, qkv
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, ModelGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.gguf.types import GGMLType
     from memplan.llama.graph.base import Crossing
     from memplan.llama.keys import Keys
@@ -233,6 +232,7 @@ class MiniMaxM3(Architecture[MiniMaxM3HParams]):
     """``llama_model_minimax_m3``."""
 
     name = "minimax-m3"
+    tied_output = False
     since = 10142
     graph = MiniMaxM3Graph
     equal_heads = True
@@ -259,40 +259,28 @@ class MiniMaxM3(Architecture[MiniMaxM3HParams]):
             indexer_block_size=block,
         )
 
-    def tensors(
-        self, hp: MiniMaxM3HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: MiniMaxM3HParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e, n, size = hp.n_embd, hp.n_expert, hp.indexer_head_size
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield Wanted("output.weight", (e, hp.n_vocab))
-        for il in range(hp.n_layer):
-            p, heads, ff = f"blk.{il}.", hp.n_embd_head_k(il) * hp.n_head[il], hp.n_ff_exp[il]
-            yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
-            yield Wanted(p + "attn_output.weight", (heads, e))
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield Wanted(p + "attn_q_norm.weight", (hp.n_embd_head_k(il),))
-            yield Wanted(p + "attn_k_norm.weight", (hp.n_embd_head_k(il),))
-            yield Wanted(p + "ffn_norm.weight", (e,))
-            if il < hp.n_layer_dense_lead:
-                yield Wanted(p + "ffn_gate.weight", (e, hp.n_ff[il]))
-                yield Wanted(p + "ffn_down.weight", (hp.n_ff[il], e))
-                yield Wanted(p + "ffn_up.weight", (e, hp.n_ff[il]))
-                continue
-            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
-            yield Wanted(p + "exp_probs_b.bias", (n,))
-            yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
-            yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
-            yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
-            shared = ff * hp.n_expert_shared
-            yield Wanted(p + "ffn_gate_shexp.weight", (e, shared))
-            yield Wanted(p + "ffn_down_shexp.weight", (shared, e))
-            yield Wanted(p + "ffn_up_shexp.weight", (e, shared))
-            yield Wanted(p + "indexer.q_proj.weight", (e, hp.indexer_n_head * size))
-            yield Wanted(p + "indexer.k_proj.weight", (e, size))
-            yield Wanted(p + "indexer.q_norm.weight", (size,))
-            yield Wanted(p + "indexer.k_norm.weight", (size,))
+        p, heads, ff = f"blk.{il}.", hp.n_embd_head_k(il) * hp.n_head[il], hp.n_ff_exp[il]
+        yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
+        yield Wanted(p + "attn_output.weight", (heads, e))
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield Wanted(p + "attn_q_norm.weight", (hp.n_embd_head_k(il),))
+        yield Wanted(p + "attn_k_norm.weight", (hp.n_embd_head_k(il),))
+        yield Wanted(p + "ffn_norm.weight", (e,))
+        if il < hp.n_layer_dense_lead:
+            yield from ffn(il, e, hp.n_ff[il])
+            return
+        yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+        yield Wanted(p + "exp_probs_b.bias", (n,))
+        yield from ffn(il, e, ff, "_exps", n)
+        shared = ff * hp.n_expert_shared
+        yield from ffn(il, e, shared, "_shexp")
+        yield Wanted(p + "indexer.q_proj.weight", (e, hp.indexer_n_head * size))
+        yield Wanted(p + "indexer.k_proj.weight", (e, size))
+        yield Wanted(p + "indexer.q_norm.weight", (size,))
+        yield Wanted(p + "indexer.k_norm.weight", (size,))
 
     def memory(self, hp: MiniMaxM3HParams, build: CacheBuilder, release: Release) -> Memory:
         """Keys and values, and the indexer's in all but the first layers (``llama_kv_cache_msa``)."""

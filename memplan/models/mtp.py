@@ -7,6 +7,8 @@ two lies a layer of the model's own kind.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from memplan.ggml import ops
@@ -15,13 +17,22 @@ from memplan.gguf.types import F32, I32
 from memplan.llama.graph.base import H
 from memplan.llama.memory.kv import kv_memory
 from memplan.llama.refusals import died
+from memplan.llama.weights import Have, Wanted, nextn
 from memplan.models.base import Architecture, ModelGraph
 
 if TYPE_CHECKING:
+    from memplan.llama.hparams import HParams
     from memplan.llama.memory.base import Memory
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.llama.refusals import Refusal
     from memplan.releases import Release
+
+
+def drafting_block(block: Iterable[Wanted], hp: HParams, have: Have, il: int, *, skip: bool) -> Iterator[Wanted]:
+    """A layer's weights and those of an MTP block, none of which are needed where the file has no such block."""
+    none = f"blk.{hp.n_layer}.nextn.eh_proj.weight" not in have
+    for w in (*block, *nextn(hp, il)):
+        yield replace(w, optional=w.optional or none, skip=skip)
 
 
 class MTPHead(ModelGraph[H]):
@@ -93,9 +104,13 @@ class MTPBlock(Architecture[H]):
     one_block = True
     """Whether llama.cpp's graph takes files of one MTP block alone."""
 
+    def cached_layers(self, hp: H, release: Release) -> range:
+        """The model's MTP blocks; once all layers, though only theirs are used."""
+        return range(0 if self.caches_mtp_blocks(release) else hp.n_layer, hp.n_layer_all)
+
     def memory(self, hp: H, build: CacheBuilder, release: Release) -> Memory:
-        """A cache of the model's MTP blocks alone."""
-        return kv_memory(build, range(hp.n_layer, hp.n_layer_all))
+        """One cache."""
+        return kv_memory(build, self.cached_layers(hp, release))
 
     def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
         """Several blocks, where the graph takes one, or what the model's own graph stops at."""

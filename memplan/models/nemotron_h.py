@@ -5,8 +5,8 @@ Follows src/models/nemotron-h.cpp, read from b9842 to v0.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.backends.weights import StateSpace
@@ -15,12 +15,11 @@ from memplan.llama.graph.mamba import Mamba
 from memplan.llama.hparams import common
 from memplan.llama.memory.recurrent import hybrid_memory, one_state
 from memplan.llama.ssm import SSMHParams, ssm_keys
-from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, ModelGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
     from memplan.llama.memory.kv import CacheBuilder
@@ -141,27 +140,23 @@ class NemotronH(Architecture[NemotronHHParams]):
         """The states of one sequence."""
         return one_state(memory)
 
-    def tensors(
-        self, hp: NemotronHHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
-        e = hp.n_embd
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield from tied_output(have, e, hp.n_vocab)
-        for il in range(hp.n_layer):
-            yield Wanted(f"blk.{il}.attn_norm.weight", (e,))
-            if hp.is_recr[il]:
-                yield from self.state_space(hp, f"blk.{il}.")
-            elif hp.n_ff[il] == 0:
-                yield from self.attention(hp, have, il)
-            elif hp.n_expert:
-                yield from self.experts(hp, il)
-            else:
-                yield from self.dense(hp, f"blk.{il}.", hp.n_ff[il])
-        for il in range(hp.n_layer, hp.n_layer_all):
-            block = self.mtp_block(hp, have, il, skip=not load_mtp)
-            yield from (w for w in block if "latent" not in w.name or release.build >= LATENT_DRAFTS_SINCE)
+    def block(self, hp: NemotronHHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
+        yield Wanted(f"blk.{il}.attn_norm.weight", (hp.n_embd,))
+        if hp.is_recr[il]:
+            yield from self.state_space(hp, f"blk.{il}.")
+        elif hp.n_ff[il] == 0:
+            yield from self.attention(hp, have, il)
+        elif hp.n_expert:
+            yield from self.experts(hp, il)
+        else:
+            yield from self.dense(hp, f"blk.{il}.", hp.n_ff[il])
+
+    def mtp_block(self, hp: NemotronHHParams, have: Have, il: int, release: Release, *, skip: bool) -> Iterator[Wanted]:
+        """Those of a block that drafts."""
+        for w in self.drafting(hp, have, il, skip=skip):
+            if "latent" not in w.name or release.build >= LATENT_DRAFTS_SINCE:
+                yield replace(w, skip=skip)
 
     def state_space(self, hp: NemotronHHParams, p: str) -> Iterator[Wanted]:
         """A recurrent layer's weights."""
@@ -175,28 +170,24 @@ class NemotronH(Architecture[NemotronHHParams]):
         yield Wanted(p + "ssm_norm.weight", (inner // hp.ssm_n_group, hp.ssm_n_group))
         yield Wanted(p + "ssm_out.weight", (inner, e))
 
-    def attention(
-        self, hp: NemotronHHParams, have: Mapping[str, TensorInfo], il: int, *, skip: bool = False
-    ) -> Iterator[Wanted]:
+    def attention(self, hp: NemotronHHParams, have: Have, il: int, *, skip: bool = False) -> Iterator[Wanted]:
         """Attention's weights."""
         p, e, n_q = f"blk.{il}.", hp.n_embd, hp.n_embd_head_k(il) * hp.n_head[il]
         yield from qkv(have, il, e, n_q, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il), skip=skip)
-        yield Wanted(p + "attn_output.weight", (n_q, e), skip=skip)
-        yield Wanted(p + "attn_output.bias", (e,), optional=True, skip=skip)
+        yield Wanted(p + "attn_output.weight", (n_q, e))
+        yield Wanted(p + "attn_output.bias", (e,), optional=True)
 
-    def experts(self, hp: NemotronHHParams, il: int, *, skip: bool = False) -> Iterator[Wanted]:
+    def experts(self, hp: NemotronHHParams, il: int) -> Iterator[Wanted]:
         """Experts' weights."""
         p, e, n = f"blk.{il}.", hp.n_embd, hp.n_expert
         ff = hp.n_ff_exp[il] or hp.n_ff[il] // max(1, hp.n_expert_used[il])
         latent = hp.moe_latent_size or e
-        yield Wanted(p + "ffn_gate_inp.weight", (e, n), skip=skip)
-        yield Wanted(p + "exp_probs_b.bias", (n,), skip=skip)
-        yield Wanted(p + "ffn_latent_down.weight", (e, latent), optional=True, skip=skip)
-        yield Wanted(p + "ffn_latent_up.weight", (latent, e), optional=True, skip=skip)
-        yield Wanted(p + "ffn_down_exps.weight", (ff, latent, n), skip=skip)
-        yield Wanted(p + "ffn_up_exps.weight", (latent, ff, n), skip=skip)
-        yield Wanted(p + "ffn_down_shexp.weight", (hp.n_ff_shexp, e), skip=skip)
-        yield Wanted(p + "ffn_up_shexp.weight", (e, hp.n_ff_shexp), skip=skip)
+        yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+        yield Wanted(p + "exp_probs_b.bias", (n,))
+        yield Wanted(p + "ffn_latent_down.weight", (e, latent), optional=True)
+        yield Wanted(p + "ffn_latent_up.weight", (latent, e), optional=True)
+        yield from ffn(il, latent, ff, "_exps", n, parts="down up")
+        yield from ffn(il, e, hp.n_ff_shexp, "_shexp", parts="down up")
 
     def dense(self, hp: NemotronHHParams, p: str, ff: int) -> Iterator[Wanted]:
         """A dense part's weights."""
@@ -206,19 +197,17 @@ class NemotronH(Architecture[NemotronHHParams]):
         yield Wanted(p + "ffn_down.bias", (e,), optional=True)
         yield Wanted(p + "ffn_up.bias", (ff,), optional=True)
 
-    def mtp_block(
-        self, hp: NemotronHHParams, have: Mapping[str, TensorInfo], il: int, *, skip: bool
-    ) -> Iterator[Wanted]:
+    def drafting(self, hp: NemotronHHParams, have: Have, il: int, *, skip: bool) -> Iterator[Wanted]:
         """A block that drafts, attention and experts in one."""
         p, e = f"blk.{il}.", hp.n_embd
-        yield Wanted(p + "nextn.enorm.weight", (e,), skip=skip)
-        yield Wanted(p + "nextn.hnorm.weight", (e,), skip=skip)
-        yield Wanted(p + "nextn.eh_proj.weight", (2 * e, e), skip=skip)
-        yield Wanted(p + "nextn.shared_head_norm.weight", (e,), skip=skip)
-        yield Wanted(p + "attn_norm.weight", (e,), skip=skip)
+        yield Wanted(p + "nextn.enorm.weight", (e,))
+        yield Wanted(p + "nextn.hnorm.weight", (e,))
+        yield Wanted(p + "nextn.eh_proj.weight", (2 * e, e))
+        yield Wanted(p + "nextn.shared_head_norm.weight", (e,))
+        yield Wanted(p + "attn_norm.weight", (e,))
         yield from self.attention(hp, have, il, skip=skip)
-        yield Wanted(p + "post_attention_norm.weight", (e,), skip=skip)
-        yield from self.experts(hp, il, skip=skip)
+        yield Wanted(p + "post_attention_norm.weight", (e,))
+        yield from self.experts(hp, il)
 
 
 ARCHITECTURE = NemotronH()

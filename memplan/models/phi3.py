@@ -5,17 +5,16 @@ Follows src/models/phi3.cpp, v0.5.0; releases from b9842 on do the same. A slidi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.hparams import HParams, common
-from memplan.llama.weights import Wanted, qkv, rope_factors, tied_output
+from memplan.llama.weights import Have, Wanted, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.releases import Release
 
@@ -57,23 +56,17 @@ class Phi3(Architecture[HParams]):
         k.u32("attention.sliding_window", 0)
         return HParams(**fields)
 
-    def tensors(
-        self, hp: HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: HParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e = hp.n_embd
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield from tied_output(have, e, hp.n_vocab)
-        for il in range(hp.n_layer):
-            p, ff = f"blk.{il}.", hp.n_ff[il]
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield from qkv(have, il, e, e, hp.n_embd_k_gqa(il), hp.n_embd_k_gqa(il))
-            yield Wanted(p + "attn_output.weight", (e, e))
-            yield Wanted(p + "ffn_norm.weight", (e,))
-            yield Wanted(p + "ffn_down.weight", (ff, e))
-            yield Wanted(p + "ffn_up.weight", (e, 2 * ff))
-            yield from rope_factors(il, hp.n_rot(), "longrope")
+        p, ff = f"blk.{il}.", hp.n_ff[il]
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield from qkv(have, il, e, e, hp.n_embd_k_gqa(il), hp.n_embd_k_gqa(il))
+        yield Wanted(p + "attn_output.weight", (e, e))
+        yield Wanted(p + "ffn_norm.weight", (e,))
+        yield Wanted(p + "ffn_down.weight", (ff, e))
+        yield Wanted(p + "ffn_up.weight", (e, 2 * ff))
+        yield from rope_factors(il, hp.n_rot(), "longrope")
 
 
 ARCHITECTURE = Phi3()

@@ -5,18 +5,17 @@ Follows src/models/qwen3.cpp, v0.5.0; releases from b9842 on do the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.graph.base import H
 from memplan.llama.hparams import HParams, common
-from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.releases import Release
 
@@ -63,25 +62,17 @@ class Qwen3(Architecture[HParams]):
         k.f32("attention.layer_norm_rms_epsilon")
         return HParams(**fields)
 
-    def tensors(
-        self, hp: HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: HParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e = hp.n_embd
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield from tied_output(have, e, hp.n_vocab)
-        for il in range(hp.n_layer):
-            p, head, ff = f"blk.{il}.", hp.n_embd_head_k(il), hp.n_ff[il]
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield from qkv(have, il, e, head * hp.n_head[il], hp.n_embd_k_gqa(il), hp.n_embd_k_gqa(il))
-            yield Wanted(p + "attn_output.weight", (head * hp.n_head[il], e))
-            yield Wanted(p + "attn_k_norm.weight", (head,))
-            yield Wanted(p + "attn_q_norm.weight", (head,))
-            yield Wanted(p + "ffn_norm.weight", (e,))
-            yield Wanted(p + "ffn_gate.weight", (e, ff))
-            yield Wanted(p + "ffn_down.weight", (ff, e))
-            yield Wanted(p + "ffn_up.weight", (e, ff))
+        p, head, ff = f"blk.{il}.", hp.n_embd_head_k(il), hp.n_ff[il]
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield from qkv(have, il, e, head * hp.n_head[il], hp.n_embd_k_gqa(il), hp.n_embd_k_gqa(il))
+        yield Wanted(p + "attn_output.weight", (head * hp.n_head[il], e))
+        yield Wanted(p + "attn_k_norm.weight", (head,))
+        yield Wanted(p + "attn_q_norm.weight", (head,))
+        yield Wanted(p + "ffn_norm.weight", (e,))
+        yield from ffn(il, e, ff)
 
 
 ARCHITECTURE = Qwen3()

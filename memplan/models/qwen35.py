@@ -5,7 +5,7 @@ Follows src/models/qwen35.cpp, read from b9842 to v0.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,13 +16,12 @@ from memplan.llama.hparams import common
 from memplan.llama.memory.recurrent import hybrid_memory, one_state
 from memplan.llama.refusals import Refusal, died
 from memplan.llama.ssm import SSMHParams, ssm_keys
-from memplan.llama.weights import Wanted, nextn, qkv, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, nextn, qkv
 from memplan.models.base import Architecture, Cuts, ModelGraph
 from memplan.models.mtp import MTPBlock, MTPHead
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.context import Paths
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
@@ -215,6 +214,7 @@ class DeltaNetArchitecture(Architecture[H]):
     """What Qwen3-Next, Qwen3.5 and 3.6 have in common."""
 
     equal_heads = True
+    always_drafts_since = 0
     rolls_back = True
     """Whether states have snapshots."""
     nextn_since = 0
@@ -263,35 +263,27 @@ class DeltaNetArchitecture(Architecture[H]):
             said = tuple(il < n_layer and (il + 1) % interval != 0 for il in range(n_all))
         return fields | ssm_keys(k) | {"is_recr": said}
 
-    def tensors(self, hp: H, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
-        e = hp.n_embd
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield from tied_output(have, e, hp.n_vocab)
-        for il in range(hp.n_layer):
-            yield from self.block(hp, have, il, skip=False)
-        skip = release.skips_mtp_blocks and not load_mtp
-        for il in range(hp.n_layer, hp.n_layer_all):
-            yield from self.block(hp, have, il, skip=skip)
-            yield from (replace(w, skip=skip) for w in nextn(hp, il))
+    def mtp_block(self, hp: H, have: Have, il: int, release: Release, *, skip: bool) -> Iterator[Wanted]:
+        """A layer's weights, and what drafts."""
+        for w in (*self.block(hp, have, il, release, skip), *nextn(hp, il)):
+            yield replace(w, skip=skip)
 
-    def block(self, hp: H, have: Mapping[str, TensorInfo], il: int, *, skip: bool) -> Iterator[Wanted]:
-        """One block's weights."""
+    def block(self, hp: H, have: Have, il: int, release: Release, skip: bool = False) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``); ``skip``: of a block that is not loaded."""
         p, e, size = f"blk.{il}.", hp.n_embd, hp.n_embd_head_k(il)
         n_q = size * hp.n_head[il]
-        yield Wanted(p + "attn_norm.weight", (e,), skip=skip)
-        yield Wanted(p + "post_attention_norm.weight", (e,), skip=skip)
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield Wanted(p + "post_attention_norm.weight", (e,))
         if hp.is_recr[il]:
             yield from self.delta_net(hp, have, p)
         else:
             yield from qkv(have, il, e, 2 * n_q, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il), skip=skip)
-            yield Wanted(p + "attn_output.weight", (n_q, e), skip=skip)
-            yield Wanted(p + "attn_q_norm.weight", (size,), skip=skip)
-            yield Wanted(p + "attn_k_norm.weight", (size,), skip=skip)
+            yield Wanted(p + "attn_output.weight", (n_q, e))
+            yield Wanted(p + "attn_q_norm.weight", (size,))
+            yield Wanted(p + "attn_k_norm.weight", (size,))
         yield from self.feed_forward(hp, have, il, skip=skip)
 
-    def delta_net(self, hp: H, have: Mapping[str, TensorInfo], p: str) -> Iterator[Wanted]:
+    def delta_net(self, hp: H, have: Have, p: str) -> Iterator[Wanted]:
         """A recurrent layer's weights."""
         e, n_v, values = hp.n_embd, hp.ssm_dt_rank, hp.ssm_d_state * hp.ssm_dt_rank
         channels = 2 * hp.ssm_d_state * hp.ssm_n_group + values
@@ -305,12 +297,9 @@ class DeltaNetArchitecture(Architecture[H]):
         yield Wanted(p + "ssm_norm.weight", (hp.ssm_d_state,))
         yield Wanted(p + "ssm_out.weight", (values, e))
 
-    def feed_forward(self, hp: H, have: Mapping[str, TensorInfo], il: int, *, skip: bool) -> Iterator[Wanted]:
+    def feed_forward(self, hp: H, have: Have, il: int, *, skip: bool) -> Iterator[Wanted]:
         """The feed-forward part's weights."""
-        p, e, ff = f"blk.{il}.", hp.n_embd, hp.n_ff[0]
-        yield Wanted(p + "ffn_gate.weight", (e, ff), skip=skip)
-        yield Wanted(p + "ffn_down.weight", (ff, e), skip=skip)
-        yield Wanted(p + "ffn_up.weight", (e, ff), skip=skip)
+        return ffn(il, hp.n_embd, hp.n_ff[0])
 
 
 class Qwen35(DeltaNetArchitecture[Qwen35HParams]):

@@ -5,18 +5,17 @@ Follows src/models/qwen35moe.cpp, read from b9842 to v0.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memplan.ggml import ops
-from memplan.llama.weights import Wanted, gate_up_exps
+from memplan.llama.weights import Have, Wanted, ffn, gate_up_exps
 from memplan.models.mtp import MTPBlock
 from memplan.models.qwen35 import DeltaNetArchitecture, DeltaNetGraph, DeltaNetHParams, DeltaNetMTP, Qwen35HParams
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.models.base import Architecture
     from memplan.releases import Release
@@ -76,16 +75,14 @@ class ExpertArchitecture(DeltaNetArchitecture[E]):
             "expert_weights_scale": k.f32("expert_weights_scale", 0.0),
         }
 
-    def feed_forward(self, hp: E, have: Mapping[str, TensorInfo], il: int, *, skip: bool) -> Iterator[Wanted]:
+    def feed_forward(self, hp: E, have: Have, il: int, *, skip: bool) -> Iterator[Wanted]:
         """Experts and the shared one."""
         p, e, ff, shared = f"blk.{il}.", hp.n_embd, hp.n_ff_exp, hp.n_ff_shexp
-        yield Wanted(p + "ffn_gate_inp.weight", (e, hp.n_expert), skip=skip)
-        yield Wanted(p + "ffn_down_exps.weight", (ff, e, hp.n_expert), skip=skip)
+        yield Wanted(p + "ffn_gate_inp.weight", (e, hp.n_expert))
+        yield Wanted(p + "ffn_down_exps.weight", (ff, e, hp.n_expert))
         yield from gate_up_exps(have, il, e, ff, hp.n_expert, skip=skip)
-        yield Wanted(p + "ffn_gate_inp_shexp.weight", (e,), skip=skip)
-        yield Wanted(p + "ffn_gate_shexp.weight", (e, shared), skip=skip)
-        yield Wanted(p + "ffn_up_shexp.weight", (e, shared), skip=skip)
-        yield Wanted(p + "ffn_down_shexp.weight", (shared, e), skip=skip)
+        yield Wanted(p + "ffn_gate_inp_shexp.weight", (e,))
+        yield from ffn(il, e, shared, "_shexp", parts="gate up down")
 
 
 class Qwen35Moe(ExpertArchitecture[Qwen35MoeHParams]):

@@ -5,19 +5,18 @@ Follows src/models/qwen3moe.cpp, v0.5.0; releases from b9842 on do the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.hparams import HParams, common
-from memplan.llama.weights import Wanted, qkv, tied_output
+from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts
 from memplan.models.qwen3 import Qwen3Attention
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.releases import Release
 
@@ -61,26 +60,18 @@ class Qwen3Moe(Architecture[Qwen3MoeHParams]):
         k.f32("attention.layer_norm_rms_epsilon")
         return Qwen3MoeHParams(**fields, n_ff_exp=n_ff_exp, expert_weights_scale=k.f32("expert_weights_scale", 0.0))
 
-    def tensors(
-        self, hp: Qwen3MoeHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
+    def block(self, hp: Qwen3MoeHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
         e, n = hp.n_embd, hp.n_expert
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield from tied_output(have, e, hp.n_vocab)
-        for il in range(hp.n_layer):
-            p, heads, ff = f"blk.{il}.", hp.n_embd_head_k(il) * hp.n_head[il], hp.n_ff_exp[il]
-            yield Wanted(p + "attn_norm.weight", (e,))
-            yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
-            yield Wanted(p + "attn_output.weight", (heads, e))
-            yield Wanted(p + "attn_k_norm.weight", (hp.n_embd_head_k(il),))
-            yield Wanted(p + "attn_q_norm.weight", (hp.n_embd_head_k(il),))
-            yield Wanted(p + "ffn_norm.weight", (e,))
-            yield Wanted(p + "ffn_gate_inp.weight", (e, n))
-            yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
-            yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
-            yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+        p, heads, ff = f"blk.{il}.", hp.n_embd_head_k(il) * hp.n_head[il], hp.n_ff_exp[il]
+        yield Wanted(p + "attn_norm.weight", (e,))
+        yield from qkv(have, il, e, heads, hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il))
+        yield Wanted(p + "attn_output.weight", (heads, e))
+        yield Wanted(p + "attn_k_norm.weight", (hp.n_embd_head_k(il),))
+        yield Wanted(p + "attn_q_norm.weight", (hp.n_embd_head_k(il),))
+        yield Wanted(p + "ffn_norm.weight", (e,))
+        yield Wanted(p + "ffn_gate_inp.weight", (e, n))
+        yield from ffn(il, e, ff, "_exps", n)
 
 
 ARCHITECTURE = Qwen3Moe()

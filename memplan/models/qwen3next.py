@@ -5,18 +5,17 @@ Follows src/models/qwen3next.cpp, read from b9842 to v0.5.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
-from memplan.llama.weights import Wanted
+from memplan.llama.weights import Have, Wanted
 from memplan.models.mtp import MTPBlock
 from memplan.models.qwen35 import DeltaNetMTP
 from memplan.models.qwen35moe import ExpertArchitecture, ExpertGraph, ExpertHParams
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.models.base import Architecture
     from memplan.releases import Release
@@ -121,7 +120,7 @@ class Qwen3Next(ExpertArchitecture[ExpertHParams]):
         """``load_arch_hparams``."""
         return ExpertHParams(**self.fields(k, release))
 
-    def delta_net(self, hp: ExpertHParams, have: Mapping[str, TensorInfo], p: str) -> Iterator[Wanted]:
+    def delta_net(self, hp: ExpertHParams, have: Have, p: str) -> Iterator[Wanted]:
         """A recurrent layer's weights."""
         e, n_v, values = hp.n_embd, hp.ssm_dt_rank, hp.ssm_d_state * hp.ssm_dt_rank
         keys = hp.ssm_d_state * hp.ssm_n_group

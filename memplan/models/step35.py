@@ -5,8 +5,8 @@ Follows src/models/step35.cpp, v0.5.0; releases from b9842 on do the same, but f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
@@ -15,13 +15,12 @@ from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common, swa_layers
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
-from memplan.llama.weights import Wanted, qkv, rope_factors
+from memplan.llama.weights import Have, Wanted, ffn, nextn, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, ModelGraph
 from memplan.models.mtp import MTPBlock, MTPHead
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.keys import Keys
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
@@ -129,7 +128,8 @@ class Step35(Architecture[Step35HParams]):
     """``llama_model_step35``."""
 
     name = "step35"
-
+    tied_output = False
+    always_drafts_since = 0
     graph = Step35Graph
 
     @property
@@ -158,38 +158,26 @@ class Step35(Architecture[Step35HParams]):
             swiglu_clamp_shexp=k.f32_a_layer("swiglu_clamp_shexp", n_all, 0.0),
         )
 
-    def tensors(
-        self, hp: Step35HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
-        """``load_arch_tensors``."""
-        e = hp.n_embd
-        yield Wanted("token_embd.weight", (e, hp.n_vocab))
-        yield Wanted("output_norm.weight", (e,))
-        yield Wanted("output.weight", (e, hp.n_vocab))
+    def block(self, hp: Step35HParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
+        """A layer's weights (``load_arch_tensors``)."""
+        return _block(hp, have, il, optional=False, skip=False)
+
+    def mtp_block(self, hp: Step35HParams, have: Have, il: int, release: Release, *, skip: bool) -> Iterator[Wanted]:
+        """A layer's weights, and what drafts."""
         none = f"blk.{hp.n_layer}.nextn.eh_proj.weight" not in have
-        skip = release.skips_mtp_blocks and not load_mtp
-        for il in range(hp.n_layer_all):
-            mtp = il >= hp.n_layer
-            yield from _block(hp, have, il, mtp and none, mtp and skip)
-            if mtp:
-                p = f"blk.{il}.nextn."
-                yield Wanted(p + "eh_proj.weight", (2 * e, e), none, skip=skip)
-                yield Wanted(p + "enorm.weight", (e,), none, skip=skip)
-                yield Wanted(p + "hnorm.weight", (e,), none, skip=skip)
-                yield Wanted(p + "embed_tokens.weight", (e, hp.n_vocab), optional=True)
-                yield Wanted(p + "shared_head_head.weight", (e, hp.n_vocab), optional=True)
-                yield Wanted(p + "shared_head_norm.weight", (e,), optional=True)
+        yield from _block(hp, have, il, none, skip)
+        yield from (replace(w, optional=w.optional or none, skip=skip and not w.optional) for w in nextn(hp, il))
 
     def memory(self, hp: Step35HParams, build: CacheBuilder, release: Release) -> Memory:
         """Two caches."""
-        return iswa_memory(build)
+        return iswa_memory(build, layers=self.cached_layers(hp, release))
 
     def checkpoint(self, hp: Step35HParams, memory: Memory, n_ctx_seq: int) -> int:
         """What slides."""
         return window_bytes(memory, hp, n_ctx_seq)
 
 
-def _block(hp: Step35HParams, have: Mapping[str, TensorInfo], il: int, optional: bool, skip: bool) -> Iterator[Wanted]:
+def _block(hp: Step35HParams, have: Have, il: int, optional: bool, skip: bool) -> Iterator[Wanted]:
     """A layer's weights; of an MTP block that is skipped, those that not every layer has are loaded all the same."""
     p, e, n, ff, heads = f"blk.{il}.", hp.n_embd, hp.n_expert, hp.n_ff[0], hp.n_head[il]
     head_k, head_v = hp.n_embd_head_k(), hp.n_embd_head_v()
@@ -205,19 +193,13 @@ def _block(hp: Step35HParams, have: Mapping[str, TensorInfo], il: int, optional:
     # asked for as optional, all of them; but no layer runs without the one sort or the other
     moe = p + "ffn_gate_inp.weight" in have
     dense, routed = optional or moe, optional or not moe
-    yield Wanted(p + "ffn_gate.weight", (e, ff), dense)
-    yield Wanted(p + "ffn_down.weight", (ff, e), dense)
-    yield Wanted(p + "ffn_up.weight", (e, ff), dense)
+    yield from ffn(il, e, ff, optional=dense)
     ff = hp.n_ff_exp
     yield Wanted(p + "ffn_gate_inp.weight", (e, n), routed)
-    yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n), routed)
-    yield Wanted(p + "ffn_down_exps.weight", (ff, e, n), routed)
-    yield Wanted(p + "ffn_up_exps.weight", (e, ff, n), routed)
+    yield from ffn(il, e, ff, "_exps", n, optional=routed)
     yield Wanted(p + "exp_probs_b.bias", (n,), optional=True)
     ff = hp.n_ff_shexp
-    yield Wanted(p + "ffn_gate_shexp.weight", (e, ff), routed)
-    yield Wanted(p + "ffn_up_shexp.weight", (e, ff), routed)
-    yield Wanted(p + "ffn_down_shexp.weight", (ff, e), routed)
+    yield from ffn(il, e, ff, "_shexp", parts="gate up down", optional=routed)
 
 
 class Step35MTP(MTPBlock[Step35HParams], Step35):
@@ -225,10 +207,7 @@ class Step35MTP(MTPBlock[Step35HParams], Step35):
 
     graph = Step35MTPGraph
     one_block = False
-
-    def memory(self, hp: Step35HParams, build: CacheBuilder, release: Release) -> Memory:
-        """Two caches."""
-        return iswa_memory(build, layers=range(hp.n_layer, hp.n_layer_all))
+    memory = Step35.memory
 
 
 _MTP = Step35MTP()

@@ -6,18 +6,17 @@ compute buffers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import kv_memory
-from memplan.llama.weights import Wanted, tied_output
+from memplan.llama.weights import Have, Wanted, tied_output
 from memplan.models.base import Architecture, ModelGraph
 
 if TYPE_CHECKING:
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.context import Paths
     from memplan.llama.flags import Flags
     from memplan.llama.keys import Keys
@@ -55,9 +54,7 @@ class Unmodelled(Architecture[CommonHParams]):
         plain = min(fields["n_head_kv"]) > 0 and not any(key.startswith(others) for key in k.header.metadata)
         return CommonHParams(plain_cache=plain, **fields)
 
-    def tensors(
-        self, hp: CommonHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
+    def tensors(self, hp: CommonHParams, have: Have, load_mtp: bool, release: Release) -> Iterator[Wanted]:
         """All that the file has, each with the op that its name stands for."""
         embedding = have.get("token_embd.weight")
         yield from (Wanted(name, info.shape) for name, info in have.items())

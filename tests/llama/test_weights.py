@@ -20,7 +20,7 @@ MTP = builtin_header("deepseek-v4-flash:mtp-q2")
 
 def load(header: Header, load_mtp: bool = False) -> ModelTensors:
     hp = hparams(header)
-    return load_tensors(header, hp, wanted(hp, load_mtp, V0_5_0))
+    return load_tensors(header, hp, wanted(hp, header.tensors, load_mtp, V0_5_0))
 
 
 def hparams(header: Header) -> DeepSeek4HParams:
@@ -101,7 +101,7 @@ def test_a_reshaped_row_must_be_whole_blocks() -> None:
     name = "blk.0.attn_output_a.weight"
     header = with_tensor(FLASH, name, (4096, 8192), "q8_0")
     with pytest.raises(BadTensorShape, match="attn_output"):
-        load_tensors(header, hp, wanted(hp, False, V0_5_0))
+        load_tensors(header, hp, wanted(hp, header.tensors, False, V0_5_0))
 
 
 def test_a_tensor_that_nobody_asks_for_is_refused_as_llama_cpp_does() -> None:

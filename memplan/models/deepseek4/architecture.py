@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -20,12 +20,11 @@ from memplan.models.deepseek4.tensors import wanted
 from memplan.releases import Indexer, Release
 
 if TYPE_CHECKING:
-    from memplan.gguf.header import TensorInfo
     from memplan.llama.flags import Flags
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
     from memplan.llama.memory.kv import CacheBuilder
-    from memplan.llama.weights import Wanted
+    from memplan.llama.weights import Have, Wanted
 
 HYPER_CONNECTIONS = (
     Probe("DSV4_HC_PRE", "fused DeepSeek V4 HC pre"),
@@ -39,17 +38,16 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
 
     name = "deepseek4"
     graph: type[Layers] = DeepSeek4Graph
+    one_cache_type = True
     paths = ("indexer", "hyper-connections")
 
     def load_hparams(self, k: Keys, release: Release) -> DeepSeek4HParams:
         """``load_arch_hparams``."""
         return load_hparams(k, release)
 
-    def tensors(
-        self, hp: DeepSeek4HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
+    def tensors(self, hp: DeepSeek4HParams, have: Have, load_mtp: bool, release: Release) -> Iterator[Wanted]:
         """``load_arch_tensors``."""
-        return wanted(hp, load_mtp, release)
+        return wanted(hp, have, load_mtp, release)
 
     def memory(self, hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -> Memory:
         """``llama_kv_cache_dsv4``; of antirez' fork ``llama_memory_hybrid_iswa``."""
@@ -69,10 +67,6 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
         indexer = release.indexer_probe and paths["indexer"] == "auto"
         hyper_connections = switches(release).hyper_connection_ops and paths["hyper-connections"] == "auto"
         return (*((LIGHTNING_INDEXER,) if indexer else ()), *(HYPER_CONNECTIONS if hyper_connections else ()))
-
-    def one_cache_type(self, hp: DeepSeek4HParams, release: Release) -> bool:
-        """Since b10361 (``llama_init_from_model``)."""
-        return release.equal_cache_types
 
     def check_graph(self, hp: DeepSeek4HParams, memory: Memory, release: Release) -> Refusal | None:
         """Why llama.cpp dies while it builds the first graph, in the order in which it comes to it.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.llama.weights import Wanted, nextn
+from memplan.llama.weights import Have, Wanted, ffn, head, nextn
 from memplan.models.deepseek4.hparams import CSA_RATIO
 from memplan.models.deepseek4.switches import switches
 
@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
-def wanted(hp: DeepSeek4HParams, load_mtp: bool, release: Release) -> Iterator[Wanted]:
+def wanted(hp: DeepSeek4HParams, have: Have, load_mtp: bool, release: Release) -> Iterator[Wanted]:
     """Everything in the order of ``load_arch_tensors``; MTP blocks are skipped unless they are asked for."""
-    e, v, hc = hp.n_embd, hp.n_vocab, hp.hc_mult
-    yield Wanted("token_embd.weight", (e, v))
-    yield Wanted("output_norm.weight", (e,))
-    yield Wanted("output.weight", (e, v))
+    e, hc = hp.n_embd, hp.hc_mult
+    yield from head(hp, have, tied=False)
     yield Wanted("output_hc_fn.weight", (hc * e, hc))
     yield Wanted("output_hc_base.weight", (hc,))
     yield Wanted("output_hc_scale.weight", (1,))
@@ -94,10 +92,6 @@ def _ffn(hp: DeepSeek4HParams, il: int, release: Release) -> Iterator[Wanted]:
     if switches(release).image_routing_bias:
         yield Wanted(p + "exp_probs_b_vl.bias", (n,), optional=True)
     yield Wanted(p + "ffn_norm.weight", (e,))
-    yield Wanted(p + "ffn_gate_exps.weight", (e, ff, n))
-    yield Wanted(p + "ffn_down_exps.weight", (ff, e, n))
-    yield Wanted(p + "ffn_up_exps.weight", (e, ff, n))
+    yield from ffn(il, e, ff, "_exps", n)
     shared = ff * hp.n_expert_shared
-    yield Wanted(p + "ffn_gate_shexp.weight", (e, shared))
-    yield Wanted(p + "ffn_down_shexp.weight", (shared, e))
-    yield Wanted(p + "ffn_up_shexp.weight", (e, shared))
+    yield from ffn(il, e, shared, "_shexp")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from memplan.llama.memory.iswa import iswa_memory
@@ -17,12 +17,12 @@ from memplan.models.dflash.switches import STAGES_SINCE
 from memplan.models.dflash.tensors import wanted_plain, wanted_stages
 
 if TYPE_CHECKING:
-    from memplan.gguf.header import Header, TensorInfo
+    from memplan.gguf.header import Header
     from memplan.llama.flags import Flags
     from memplan.llama.keys import Keys
     from memplan.llama.memory.base import Memory
     from memplan.llama.memory.kv import CacheBuilder
-    from memplan.llama.weights import Wanted
+    from memplan.llama.weights import Have, Wanted
     from memplan.releases import Release
 
 
@@ -38,6 +38,8 @@ class Stages(DeepSeek4):
     graph = StagesGraph
     injects = frozenset({"fc.weight", "attn_kv.weight"})
     since = STAGES_SINCE
+    one_cache_type = False
+    """Values have a cache."""
     before = "key not found in model: dflash.attention.sliding_window_pattern"
 
     @property
@@ -49,9 +51,7 @@ class Stages(DeepSeek4):
         """``load_arch_hparams``."""
         return load_stages(k, release)
 
-    def tensors(
-        self, hp: DeepSeek4HParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
+    def tensors(self, hp: DeepSeek4HParams, have: Have, load_mtp: bool, release: Release) -> Iterator[Wanted]:
         """``load_arch_tensors``."""
         assert isinstance(hp, StagesHParams)  # what ``load_hparams`` made
         return wanted_stages(hp, have, release)
@@ -59,10 +59,6 @@ class Stages(DeepSeek4):
     def memory(self, hp: DeepSeek4HParams, build: CacheBuilder, release: Release) -> Memory:
         """Sliding keys; values have room, too, and nothing writes them."""
         return iswa_memory(build)
-
-    def one_cache_type(self, hp: DeepSeek4HParams, release: Release) -> bool:
-        """Values have a cache."""
-        return False
 
     def drafted_at_once(self, hp: DeepSeek4HParams, flags: Flags) -> int:
         """A block."""
@@ -94,9 +90,7 @@ class DFlash(Architecture[PlainHParams]):
         """``load_arch_hparams``."""
         return load_plain(k, release)
 
-    def tensors(
-        self, hp: PlainHParams, have: Mapping[str, TensorInfo], load_mtp: bool, release: Release
-    ) -> Iterator[Wanted]:
+    def tensors(self, hp: PlainHParams, have: Have, load_mtp: bool, release: Release) -> Iterator[Wanted]:
         """``load_arch_tensors``."""
         return wanted_plain(hp, have, release)
 

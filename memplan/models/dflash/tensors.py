@@ -5,22 +5,19 @@ Follows src/models/dflash.cpp (``load_arch_tensors``), v0.5.0, and what older re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from memplan.llama.weights import OUTPUT, Wanted, rope_factors
+from memplan.llama.weights import OUTPUT, Have, Wanted, ffn, rope_factors
 from memplan.models.deepseek4.tensors import block
 from memplan.models.dflash.hparams import PlainHParams, StagesHParams
 from memplan.models.dflash.switches import switches
 
 if TYPE_CHECKING:
-    from memplan.gguf.header import TensorInfo
     from memplan.releases import Release
 
 
-def wanted_around(
-    hp: StagesHParams | PlainHParams, have: Mapping[str, TensorInfo], release: Release
-) -> Iterator[Wanted]:
+def wanted_around(hp: StagesHParams | PlainHParams, have: Have, release: Release) -> Iterator[Wanted]:
     """What is of no layer; embeddings and output may be the target's, and are then in no drafter's file."""
     e, v, more = hp.n_embd, hp.n_vocab, switches(release)
     drafted = v
@@ -48,7 +45,7 @@ def wanted_around(
             yield Wanted("token_embd.weight", (e, drafted), role="output.weight", duplicated=True)
 
 
-def wanted_stages(hp: StagesHParams, have: Mapping[str, TensorInfo], release: Release) -> Iterator[Wanted]:
+def wanted_stages(hp: StagesHParams, have: Have, release: Release) -> Iterator[Wanted]:
     """Everything of a drafter with stages of DeepSeek-V4's kind."""
     yield from wanted_around(hp, have, release)
     yield Wanted("output_hc_fn.weight", (hp.hc_mult * hp.n_embd, hp.hc_mult))
@@ -58,7 +55,7 @@ def wanted_stages(hp: StagesHParams, have: Mapping[str, TensorInfo], release: Re
         yield from block(hp, il, release)
 
 
-def wanted_plain(hp: PlainHParams, have: Mapping[str, TensorInfo], release: Release) -> Iterator[Wanted]:
+def wanted_plain(hp: PlainHParams, have: Have, release: Release) -> Iterator[Wanted]:
     """Everything of a plain drafter."""
     more = switches(release).more_layers
     yield from wanted_around(hp, have, release)
@@ -79,6 +76,4 @@ def wanted_plain(hp: PlainHParams, have: Mapping[str, TensorInfo], release: Rele
         if switches(release).own_vocabulary:
             yield Wanted(p + "attn_sinks.weight", (hp.n_head[il],), optional=True)
         yield Wanted(p + "ffn_norm.weight", (e,))
-        yield Wanted(p + "ffn_gate.weight", (e, ff))
-        yield Wanted(p + "ffn_down.weight", (ff, e))
-        yield Wanted(p + "ffn_up.weight", (e, ff))
+        yield from ffn(il, e, ff)
