@@ -77,7 +77,7 @@ def test_loads_that_are_the_same_are_explained_once(
         return explain(load, said, answers)
 
     monkeypatch.setattr(diagnosis, "diagnose", counted)
-    short = (LOGS / "r8-one-card-short.log").read_text()
+    short = FAILED
     (tmp_path / "log").write_text(short * 20 + Path(GOOD).read_text() + short * 20)
     assert main(["diagnose", str(tmp_path / "log"), "--check"]) == 1
     out = capsys.readouterr().out
@@ -111,7 +111,9 @@ def test_loads_that_differ_in_one_thing_are_explained_each(capsys: pytest.Captur
 
 def test_a_command_line_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_text("ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 433158272\n")
+    log.write_text(
+        "build: 11200 (abc)\nggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 433158272\n"
+    )
     line = ["-m", "deepseek-v4-flash", "-c", "4096", "-np", "1", "--gpu", "RTX PRO 6000", "--json"]
     for program, app in ((["llama-server"], "server"), (["llama", "serve"], "server"), (["./llama", "cli"], "cli")):
         words = line if app == "server" else [word for word in line if word not in ("-np", "1")]

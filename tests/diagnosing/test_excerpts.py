@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from memplan.diagnosing import answers as answers_module
 from memplan.diagnosing.diagnosis import diagnose
 from memplan.diagnosing.result import Given
 from memplan.errors import FlagError
@@ -36,15 +37,19 @@ def test_a_compute_capability_that_is_none() -> None:
     diagnose(load, MODEL)
 
 
-def test_hundreds_of_layers() -> None:
+def test_hundreds_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates end with the nodes that are allowed; the cause and what was found so far are said."""
     model = MODELS["deepseek-v4-flash"]
     keys = {key: (v * 12)[:300] if isinstance(v, tuple) else v for key, v in model.keys.items()}
     header = header_of(replace(model, keys={**keys, "block_count": 300}), model.recipes[model.default], "deep")
     (load,) = loads(GOOD[: GOOD.index("llama_context: constructing")])
     load.types, load.metadata = {}, {}
     load.model = {"CUDA0": 200_000.0}
-    found = diagnose(load, Given(header, ("-m", "deep.gguf")))
-    assert found.cause.kind
+    monkeypatch.setattr(answers_module, "MOST_NODES", 100_000)
+    answers = answers_module.Answers()
+    found = diagnose(load, Given(header, ("-m", "deep.gguf")), answers)
+    assert found.cause.kind == "too-little-memory" and found.estimate is not None
+    assert 100_000 < answers.spent <= 100_000 + max(found.estimate.nodes)
 
 
 def test_a_tail_is_not_taken_for_the_whole() -> None:

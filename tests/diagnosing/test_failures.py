@@ -23,6 +23,7 @@ from tests.diagnosing.logs import (
     LOADING,
     UNTIL_COMPUTE,
     UNTIL_MODEL,
+    diagnosis,
     failing,
     loads,
     text,
@@ -459,8 +460,7 @@ def test_what_else_uses_a_gpu_is_seen_by_its_own_tool() -> None:
 
 
 def test_the_last_load_is_placed_as_plan_places_it() -> None:
-    (load,) = loads(text("r8-one-card-short"))
-    found = with_placement(diagnose(load))
+    found = with_placement(diagnosis("r8-one-card-short"))
     flags = parse_flags(found.placement)
     assert found.estimate is not None and found.release == "b9842"
     rig = parse_gpus(["8*RTX 3090"])

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from memplan.diagnosing import reader
 from memplan.diagnosing.command_lines import split_command
 from memplan.diagnosing.lines import MAX_LINE, blocks, clean
 from memplan.diagnosing.log import Load
@@ -123,10 +124,11 @@ def test_what_a_log_costs_grows_no_faster_than_its_size(line: str) -> None:
     assert lines_run(lambda: read_log([large])) < 4.5 * lines_run(lambda: read_log([small])) + 200
 
 
-def test_lines_are_counted_and_too_many_that_matter_are_refused() -> None:
+def test_lines_are_counted_and_too_many_that_matter_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     log = "\n\r\nnothing\n" * 100 + "Killed\nmore\n"
     assert [load.failures[0].kind for load in loads(log)] == ["killed"]
     (first, second) = loads("x\n\n" + GOOD + "\n" * 50 + GOOD)
     assert second.line - first.line == GOOD.count("\n") + 50
-    with pytest.raises(LogError, match="cut out where"):
-        read_log([b"llama-\n" * 100_000] * 11)
+    monkeypatch.setattr(reader, "_MAX_LINES", 10_000)
+    with pytest.raises(LogError, match=r"more than 10,000 lines.* cut out where"):
+        read_log([b"llama-\n" * 1_000] * 11)
