@@ -39,9 +39,23 @@ family, or MemplanError. What llama.cpp itself would refuse is no exception: it 
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+# an address's user and password, and its query and fragment; quotes end it, as messages quote
+_SECRET: Final = re.compile(r"""(?<=://)[^\s/?#'"]*@|(?<=://)(?P<open>[^\s?#'"@]+)[?#][^\s'"]*""")
+
+
+def without_secrets(text: str) -> str:
+    """``text`` with addresses that have neither user, password, query nor fragment, which may be secret."""
+    return _SECRET.sub(lambda found: found["open"] or "", text) if "://" in text else text
+
 
 class MemplanError(Exception):
-    """The root: catch this to catch everything that memplan raises on purpose."""
+    """The root: catch this to catch all that memplan raises on purpose. No secret of an address is in its words."""
+
+    def __str__(self) -> str:
+        return without_secrets(super().__str__())
 
 
 class SourceError(MemplanError):
@@ -170,4 +184,5 @@ def printable(text: str) -> str:
 
 def shown(text: str, limit: int = 80) -> str:
     """``text`` quoted for an error message: one line, control characters escaped, cut at ``limit`` characters."""
+    text = without_secrets(text)
     return repr(text if len(text) <= limit else text[:limit] + "...")

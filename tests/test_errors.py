@@ -33,3 +33,9 @@ def test_shown_is_one_short_line() -> None:
     assert shown("blk.0") == "'blk.0'"
     assert shown("a\n\x1b\0") == r"'a\n\x1b\x00'"
     assert len(shown("x" * 10_000)) < 100
+
+
+def test_no_error_shows_what_may_be_secret_of_an_address() -> None:
+    long = f"https://user:{'p' * 100}@host/m.gguf"
+    said = str(MemplanError(f"'https://me:pw@host:9/m.gguf' and http://host/x?token=pw#pw, {shown(long)}; why?"))
+    assert said == "'https://host:9/m.gguf' and http://host/x 'https://host/m.gguf'; why?"

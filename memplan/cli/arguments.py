@@ -134,4 +134,4 @@ def _unknown(word: str, known: Known, left: Sequence[str] | None) -> FlagError:
         return unknown_flag(word, [*known.names], left)
     near = difflib.get_close_matches(name, known.names, n=2, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"see memplan {known.command} --help"
-    return FlagError(f"unknown option {shown(word)}; {hint}")
+    return FlagError(f"unknown option {shown(word.partition('=')[0])}; {hint}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
@@ -19,6 +19,9 @@ from memplan.llama.flag_fields import ADDED, FIELDS, WRITTEN
 from memplan.llama.flag_values import ALL_LAYERS, FlashAttention, KvOverride, Override, SplitMode
 from memplan.llama.flag_words import read_flags, without, without_secrets
 from memplan.llama.speculation import Speculation
+
+DEFAULT_FIT_TARGET: Final = (1024,)
+"""What ``--fit`` leaves free of a GPU for which ``--fit-target`` says nothing, MiB (``common_params``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class Flags:
     """``--rpc``: servers whose devices are used too, ``HOST:PORT`` each, in llama.cpp's order (see ``servers``)."""
     fit: bool = True
     """``--fit``: llama-server may change what was not given, to fit free memory."""
-    fit_target: tuple[int, ...] = (1024,)
+    fit_target: tuple[int, ...] = DEFAULT_FIT_TARGET
     """``--fit-target``, MiB to leave free: one for all devices, or one each."""
     given: frozenset[str] = frozenset()
     """The flags that were given, as they were spelled."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError
 from memplan.llama.flag_fields import same_setting
-from memplan.llama.flags import Flags
+from memplan.llama.flags import DEFAULT_FIT_TARGET, Flags
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths, find_bandwidths
 from memplan.question import Question
@@ -90,10 +90,14 @@ MIB = 1 << 20
 
 
 def default_margins(question: Question) -> tuple[int, ...]:
-    """Bytes to leave on each GPU: what ``--fit-target`` says where it is given, else the reserve. Raises FlagError."""
-    if same_setting("--fit-target") & question.flags.given:
-        return one_each("--fit-target", question.flags.fit_target, len(question.rig.gpus))
-    return question.reserves
+    """Bytes to leave on each GPU: what ``--fit-target`` says where it is given, else the reserve.
+
+    As in llama.cpp, GPUs for which several values say nothing keep the default.
+    """
+    if not same_setting("--fit-target") & question.flags.given:
+        return question.reserves
+    mibs, gpus = question.flags.fit_target, len(question.rig.gpus)
+    return tuple(mib * MIB for mib in (*mibs, *(mibs if len(mibs) == 1 else DEFAULT_FIT_TARGET) * gpus)[:gpus])
 
 
 def one_each(flag: str, mibs: Sequence[int], gpus: int) -> tuple[int, ...]:

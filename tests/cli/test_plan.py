@@ -70,7 +70,7 @@ def test_formats(style: str, capsys: pytest.CaptureFixture[str]) -> None:
         ["--gpu-bandwidth", "fast"],
         ["--gpu-bandwidth", "1,2,3"],
         ["--host-bandwidth", "fast"],
-        ["--fit-target", "1,2,3"],
+        ["--fit-target", ",".join("1" * 16)],
         ["-ot", "x"],
         ["-ot", "exps=CUDA7"],
         ["--llama", "v99"],

@@ -23,6 +23,7 @@ WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("--versio",), "No such option"),
     (("-c", "4096"), "No such option"),
     (("models", "extra"), "no built-in model has 'extra' in its name"),
+    (("models", "--api-key=sk-1"), "unknown option '--api-key'; see memplan models --help"),
     (("models", "--yaml"), "unknown option '--yaml'; see memplan models --help"),
     (("releases", "--jsn"), "did you mean --json?"),
     (("estimate",), "which model?"),

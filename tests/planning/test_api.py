@@ -26,6 +26,7 @@ def test_margins_are_those_of_fit_target_unless_given() -> None:
     for flags, margin, least in (
         ([*FLAGS, "--fit-target", "3000,500"], None, (3000, 500)),
         ([*FLAGS, "--fit-target", "3000"], 700, (700, 700)),
+        ([*FLAGS, "--fit-target", "3000,500,9"], None, (3000, 500)),
     ):
         found = memplan.plan(header("flash-antirez-q2"), flags, rig, margin)
         assert isinstance(found, memplan.Plan)
