@@ -14,7 +14,6 @@ from memplan.releases import LATEST, Indexer, Release
 from memplan.result import BufferUse, DeviceUse, Estimate
 
 _MIB: Final = 1 << 20
-_GIB: Final = 1 << 30
 
 Ask = Callable[[Flags, Release], Estimate]
 """The same question with other flags, or another release."""
@@ -283,8 +282,4 @@ def _compute(estimate: Estimate, device: str) -> int:
 
 
 def _size(size: int | None, *, up: bool = False) -> str:
-    if size is None:
-        return "memory"
-    if size >= 10 * _GIB:
-        return f"{size / _GIB:,.1f} GiB"
-    return mib(size, up=up)
+    return "memory" if size is None else mib(size, up=up)

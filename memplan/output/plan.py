@@ -149,24 +149,29 @@ def section_name(model: str) -> str:
 
 
 def summary(plan: Plan) -> list[str]:
-    """What a script or a preset should say about itself: made for what, predicted bytes a device, what to beware of."""
+    """What a script or a preset should say about itself: made for what, predicted MiB a device, what to beware of."""
+    from memplan.output.words import mib
+
     estimate = plan.estimate
     lines = [f"llama.cpp {estimate.llama}, {'predicted' if estimate.exact else 'predicted approximately'}:"]
     for device in estimate.devices:
         lines.append(
-            f"{device.name} {device.description}: model {device.model}, context {device.context},"
-            f" compute {device.compute}, run time {device.run_time}{_beside(device)} bytes;"
-            f" {device.left // MIB} MiB left of {device.free // MIB}"
+            f"{device.name} {device.description}: weights {mib(device.model)}, context {mib(device.context)},"
+            f" compute {mib(device.compute)}, run time {mib(device.run_time)}{_beside(device)} MiB;"
+            f" {device.left // MIB:,} left of {device.free // MIB:,}"
         )
     host = estimate.host
-    lines.append(f"host: model {host.model}, context {host.context}, compute {host.compute}{_beside(host)} bytes")
+    parts = f"weights {mib(host.model)}, context {mib(host.context)}, compute {mib(host.compute)}"
+    lines.append(f"host: {parts}{_beside(host)} MiB")
     return [*map(_one_line, lines), *cautions(plan)]
 
 
 def _beside(use: DeviceUse | HostUse) -> str:
     """What is loaded beside the model."""
+    from memplan.output.words import mib
+
     parts = {"drafter": use.draft, "projector": use.projector}
-    return "".join(f", {name} {size}" for name, size in parts.items() if size)
+    return "".join(f", {name} {mib(size)}" for name, size in parts.items() if size)
 
 
 def _one_line(text: str) -> str:

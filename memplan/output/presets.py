@@ -25,7 +25,7 @@ def preset_text(file: PresetFile, release: Release, sections: Sequence[Section])
     ]
     for gpu in rig.rig().gpus:
         left = reserve_of(gpu) >> 20
-        lines.append(f";   {gpu.description}: {gpu.free >> 20} of {gpu.total >> 20}, at least {left} left")
+        lines.append(f";   {gpu.description}: {gpu.free >> 20:,} of {gpu.total >> 20:,}, at least {left:,} left")
     if rig.approximate:
         lines.append(f"; APPROXIMATE: {rig.approximate}.")
     lines.append("; Give each section of your copy its model, or name the sections after models that the server finds.")

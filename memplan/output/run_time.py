@@ -61,7 +61,7 @@ def _device_lines(use: RunTimeUse, top: int, unicode: bool) -> Iterator[Line]:
     workspace = f", cuBLAS's workspace of {tenths(use.workspace)}" if use.workspace else ""
     parts = f"a pool of {tenths(use.pool)}{workspace}"
     whose = f"{use.device}, what drafts" if use.drafts else use.device
-    yield Text(f"{whose}: {use.bytes:,} bytes at run time ({tenths(use.bytes)} MiB: {parts})", "bold")
+    yield Text(f"{whose}: {tenths(use.bytes)} MiB at run time: {parts}", "bold")
     yield Text(printable(decides(use)), "yellow")
     if not use.ops or not use.pool:
         return

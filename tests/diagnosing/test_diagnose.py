@@ -35,10 +35,10 @@ pytestmark = pytest.mark.slow
     ("name", "kind", "words"),
     [
         ("r2-five-gpus", "unfused-indexer", "CUDA2"),
-        ("r4-unfused-512000", "unfused-indexer", "lid_kq, 62.5 GiB, and its copy"),
+        ("r4-unfused-512000", "unfused-indexer", "lid_kq, 64,000 MiB, and its copy"),
         ("r5-large-ubatch", "unfused-indexer", "5,120 MiB"),
         ("r8-one-card-short", "one-gpu-short", "CUDA4 is 414 MiB short for its compute buffer while CUDA7 has"),
-        ("r13-cpu-moe-fit", "unfused-indexer", "lid_kq, 16.0 GiB"),
+        ("r13-cpu-moe-fit", "unfused-indexer", "lid_kq, 16,384 MiB"),
         ("r14-quantised-caches", "permuted-quantized-tensor", "quantised cache"),
         ("r31-four-slots", "slots", "4 unified slots (llama-server's choice without -np) hold 4 full-length caches"),
     ],

@@ -11,6 +11,7 @@ from memplan.errors import SourceError
 from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
+from memplan.output.words import mib
 from memplan.planning.presets import SETTINGS, PresetFile, about, find_preset, preset_files, presets_folder
 from memplan.releases import LATEST
 
@@ -47,7 +48,7 @@ def test_files_are_what_the_script_writes() -> None:
 
 
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES)
-def test_predicted_bytes_are_todays(file: PresetFile) -> None:
+def test_predicted_sizes_are_todays(file: PresetFile) -> None:
     text = find_preset(file.name).read_text()
     assert f"llama.cpp {LATEST.name}" in text
     found = sections(text)
@@ -59,7 +60,7 @@ def test_predicted_bytes_are_todays(file: PresetFile) -> None:
         answer = estimate(builtin_header(file.model), parse_flags(argv), rig, LATEST)
         assert answer.fits and not answer.tight
         for device in answer.devices:
-            predicted = f"model {device.model}, context {device.context}, compute {device.compute}"
+            predicted = f"weights {mib(device.model)}, context {mib(device.context)}, compute {mib(device.compute)}"
             assert f"; {device.name} {device.description}: {predicted}" in comment, "run python scripts/presets.py"
 
 
