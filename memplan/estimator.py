@@ -28,7 +28,7 @@ from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.override_use import WeightUse, weight_use
 from memplan.llama.placement import Placement, select_devices, too_many_devices
-from memplan.llama.refusals import ABORT, OTHER, Refusal
+from memplan.llama.refusals import OTHER, Refusal, abort_of
 from memplan.llama.run_time import run_time
 from memplan.llama.server_memory import server_memory
 from memplan.llama.servers import server_notes, server_reasons
@@ -197,9 +197,9 @@ class _Work:
         try:
             return self._answer()
         except FAULTS as fault:
-            return self._refusal(_abort(str(fault)))
+            return self._refusal(abort_of(str(fault)))
         except ZeroDivisionError:  # the rules divide where llama.cpp does
-            return self._refusal(_abort("Floating point exception (a division by zero)"))
+            return self._refusal(abort_of("Floating point exception (a division by zero)"))
 
     def _answer(self) -> Answer:
         model, flags, hp = self.model, self.flags, self.model.hparams
@@ -271,7 +271,7 @@ class _Work:
         try:
             return make_draft(self.question, self.workshop, drafter, made, used, buffers, self.plain)
         except FAULTS as fault:
-            refusal = _abort(str(fault))
+            refusal = abort_of(str(fault))
             if refusal.kind == OTHER:
                 return replace(refusal, fix="take a drafter that was made for this model")
             if refusal.kind != "override-to-unused-device":
@@ -373,39 +373,3 @@ def _compute(reserved: Reservation) -> dict[str, int]:
     for buft, size in sizes.items():
         by_name[buft.name] = by_name.get(buft.name, 0) + size
     return by_name
-
-
-_ABORTS: Mapping[str, tuple[str, str]] = {
-    "n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS": (
-        "too-many-split-inputs",
-        "take a newer llama.cpp, or keep what is read together on one device",
-    ),
-    " (view)) in a buffer": (  # rows of a cache or a state, which no override put there
-        OTHER,
-        "keep the caches on the host (-nkvo), or use a build whose GPUs compute this op",
-    ),
-    "pre-allocated tensor": (
-        "override-to-unused-device",
-        "name a GPU that is in use and computes the tensor's op in -ot, or use all GPUs (-sm layer)",
-    ),
-    "cparams.ctx_other": (
-        OTHER,
-        "this model only drafts for another one: give it with -md beside the model that it drafts for",
-    ),
-    "GGML_ASSERT(obj_new)": (
-        OTHER,
-        "llama.cpp has no room for so large a graph: use a smaller --spec-draft-n-max, or a model of fewer layers",
-    ),
-    "fatal error": (OTHER, "llama.cpp has no room for so large a graph: use one slot, -kvu, or an unquantised cache"),
-    "tensor->nb[0] == ggml_element_size(tensor)": (
-        "permuted-quantized-tensor",
-        "take an unquantised cache type (-ctk f16 -ctv f16)",
-    ),
-}
-
-
-def _abort(said: str) -> Refusal:
-    for words, (kind, mend) in _ABORTS.items():
-        if words in said:
-            return Refusal(kind, ABORT, said, mend)
-    return Refusal(OTHER, ABORT, said, "change the settings that this names, or report it")
