@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from memplan.ggml.plan.parts import PartError
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
 from memplan.llama.context import Fused, Paths, Probe
-from memplan.llama.graph import Crossing, GraphContext
+from memplan.llama.graph import AttnInputs, Crossing, GraphContext, IswaInputs
 from memplan.llama.graph.base import H
 from memplan.llama.memory.kv import CacheBuilder, kv_memory
 from memplan.llama.refusals import Refusal, died
@@ -34,9 +34,16 @@ Cuts = Generator[Crossing, Any, Crossing]
 class ModelGraph(GraphContext[H]):
     """A graph that is made of a head, layers and a tail, so that like layers need be built only once."""
 
+    inp_attn: AttnInputs | IswaInputs
+
     def head(self) -> Crossing:
         """Inputs and embeddings: what the first layer reads."""
         raise NotImplementedError
+
+    def attention_inputs(self) -> None:
+        """The inputs of attention: over one cache of keys and values, or over two where some layers slide."""
+        slides = "swa" in self.memory.caches
+        self.inp_attn = self.build_attn_inp_kv_iswa() if slides else self.build_attn_inp_kv(self.kv_cache())
 
     def layer(self, il: int, *given: Tensor) -> Crossing | Cuts:
         """One layer, from what crossed over to it to what it hands on; a generator cuts it in halves."""
@@ -83,15 +90,19 @@ class ModelGraph(GraphContext[H]):
 
 
 class KVGraph(ModelGraph[H]):
-    """A graph whose layers all attend over one cache of keys and values, and hand on nothing but embeddings."""
+    """A graph whose layers all attend to keys and values, and hand on nothing but embeddings."""
 
     def head(self) -> Tensor:
         """Embeddings."""
-        cur = self.build_inp_embd()
+        cur = self.embeddings()
         self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.attention_inputs()
         self.inp_out_ids = self.build_inp_out_ids()
         return cur
+
+    def embeddings(self) -> Tensor:
+        """Those of the tokens."""
+        return self.build_inp_embd()
 
 
 def many(crossing: Any) -> tuple[Tensor, ...]:

@@ -157,9 +157,13 @@ class DeepSeek2Graph(LatentGraph[LatentHParams]):
         if self.hp.scales_queries:
             self.inp_attn_scale = self.build_inp_attn_scale()
         self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_k(self.kv_cache())
+        self.attention_inputs()
         self.inp_out_ids = self.build_inp_out_ids()
         return cur
+
+    def attention_inputs(self) -> None:
+        """Latent keys alone."""
+        self.inp_attn = self.build_attn_inp_k(self.kv_cache())
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then a dense layer or experts."""
@@ -184,11 +188,6 @@ class DeepSeek2Graph(LatentGraph[LatentHParams]):
 
 class LatentMTPGraph(MTPHead[LatentHParams], DeepSeek2Graph):
     """``llama_model_deepseek2::graph_mtp``, and those of DeepSeek-V3.2 and GLM-5, which attend to all keys, too."""
-
-    def attention_inputs(self) -> None:
-        """Latent keys of the block alone."""
-        self.inp_attn = self.build_attn_inp_k(self.kv_cache())
-
 
 def latent_memory(build: CacheBuilder, layers: range) -> Memory:
     """Latent keys alone."""

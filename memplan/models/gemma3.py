@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
-from memplan.llama.graph import AttnInputs, IswaInputs
 from memplan.llama.hparams import HParams, common, swa_pattern
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
 from memplan.llama.memory.kv import kv_memory
 from memplan.llama.weights import Have, Wanted, ffn, qkv
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -32,20 +31,14 @@ class Gemma3HParams(HParams):
     softcaps: bool
 
 
-class Gemma3Graph(ModelGraph[Gemma3HParams]):
+class Gemma3Graph(KVGraph[Gemma3HParams]):
     """``llama_model_gemma3::graph``."""
 
     unscaled = ("ffn_",)
 
-    inp_attn: AttnInputs | IswaInputs
-
-    def head(self) -> Tensor:
-        """Embeddings, scaled."""
-        cur = self.build_scaled_inp_embd()
-        self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv_iswa() if self.hp.n_swa else self.build_attn_inp_kv(self.kv_cache())
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
+    def embeddings(self) -> Tensor:
+        """Those of the tokens, scaled."""
+        return self.build_scaled_inp_embd()
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then the feed-forward part."""
@@ -57,7 +50,7 @@ class Gemma3Graph(ModelGraph[Gemma3HParams]):
         k = self.cb(self.norm(k, self.w(il, "attn_k_norm"), il), "Kcur_normed", il)
         k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
         q = ops.scale(q)
-        cur = self.attention(q, k, v, il)
+        cur = self.build_attn(self.inp_attn, q, k, v, il)
         if self.is_last(il):
             cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
         cur = self.cb(self.norm(cur, self.w(il, "post_attention_norm"), il), "attn_post_norm", il)
@@ -66,12 +59,6 @@ class Gemma3Graph(ModelGraph[Gemma3HParams]):
         cur = self.cb(self.build_ffn(cur, il, "GELU"), "ffn_out", il)
         cur = self.cb(self.norm(cur, self.w(il, "post_ffw_norm"), -1), "ffn_post_norm", il)
         return self.cb(ops.add(cur, sa_out), "l_out", il)
-
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, il: int) -> Tensor:
-        """Over one cache or over two."""
-        if isinstance(self.inp_attn, AttnInputs):
-            return self.build_attn(self.inp_attn, q, k, v, il)
-        return self.build_attn_iswa(self.inp_attn, q, k, v, il)
 
     def logits(self, cur: Tensor) -> Tensor:
         """Within limits, where the model says so."""

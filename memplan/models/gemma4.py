@@ -47,7 +47,7 @@ class Gemma4Graph(ModelGraph[Gemma4HParams]):
         hp, n = self.hp, self.batch.n_tokens
         cur = self.build_scaled_inp_embd()
         self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv_iswa()
+        self.attention_inputs()
         self.inp_out_ids = self.build_inp_out_ids()
         if not hp.n_embd_per_layer:
             return (cur,)
@@ -95,7 +95,7 @@ class Gemma4Graph(ModelGraph[Gemma4HParams]):
         q = self.cb(self.norm(q, self.w(il, "attn_q_norm"), il), "Qcur_normed", il)
         q = self.cb(self.rope(q, self.inp_pos, il, factors), "Qcur_pos", il)
         if not hp.has_kv(il):
-            return self.build_attn_iswa(self.inp_attn, q, None, None, il)
+            return self.build_attn(self.inp_attn, q, None, None, il)
         if joined is not None:
             k = _columns(joined, head * heads, head * heads_kv)
             v = _columns(joined, head * (heads + heads_kv), head * heads_kv)
@@ -108,7 +108,7 @@ class Gemma4Graph(ModelGraph[Gemma4HParams]):
         k = self.norm(k, self.w(il, "attn_k_norm"), il)
         v = self.cb(ops.rms_norm(v), "Vcur_normed", il)
         k = self.cb(self.rope(self.cb(k, "Kcur_normed", il), self.inp_pos, il, factors), "Kcur_pos", il)
-        return self.build_attn_iswa(self.inp_attn, q, k, v, il)
+        return self.build_attn(self.inp_attn, q, k, v, il)
 
     def feed_forward(self, attn_out: Tensor, il: int) -> Tensor:
         """A dense layer, perhaps with experts beside it, which have a router and norms of their own."""

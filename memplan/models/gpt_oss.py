@@ -16,7 +16,7 @@ from memplan.llama.hparams import HParams, common, swa_pattern
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
 from memplan.llama.weights import Have, Wanted, ffn, qkv
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -32,18 +32,10 @@ class GptOssHParams(HParams):
     n_ff_exp: int
 
 
-class GptOssGraph(ModelGraph[GptOssHParams]):
+class GptOssGraph(KVGraph[GptOssHParams]):
     """``llama_model_openai_moe::graph``."""
 
     unscaled = ("ffn_",)
-
-    def head(self) -> Tensor:
-        """Embeddings."""
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv_iswa()
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then experts."""
@@ -52,7 +44,7 @@ class GptOssGraph(ModelGraph[GptOssHParams]):
         q, k, v = self.build_qkv(cur, il)
         q = self.cb(self.rope(q, self.inp_pos, il), "Qcur", il)
         k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
-        cur = self.cb(self.build_attn_iswa(self.inp_attn, q, k, v, il), "attn_out", il)
+        cur = self.cb(self.build_attn(self.inp_attn, q, k, v, il), "attn_out", il)
         if self.is_last(il) and not self.release.gpt_oss_hidden_states_of_all:
             cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)

@@ -30,7 +30,7 @@ class LlamaGraph(ModelGraph[H]):
         cur = self.build_inp_embd()
         self.inp_pos = self.build_inp_pos()
         self.inp_attn_scale = self.build_inp_attn_scale() if self.scales_queries else None
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.attention_inputs()
         self.inp_out_ids = self.build_inp_out_ids()
         return cur
 

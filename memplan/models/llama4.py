@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
-from memplan.llama.graph import AttnInputs, IswaInputs
 from memplan.llama.graph.base import NORM
 from memplan.llama.hparams import HParams, common, swa_pattern
 from memplan.llama.memory.base import Memory
@@ -51,14 +50,13 @@ class Llama4Graph(ModelGraph[Llama4HParams]):
     unscaled = ("ffn_",)
 
     rope_type = NORM
-    inp_attn: AttnInputs | IswaInputs
 
     def head(self) -> Tensor:
         """Embeddings."""
         cur = self.build_inp_embd()
         self.inp_pos = self.build_inp_pos()
         self.inp_attn_scale = self.build_inp_attn_scale()
-        self.inp_attn = self.build_attn_inp_kv_iswa() if self.hp.n_swa else self.build_attn_inp_kv(self.kv_cache())
+        self.attention_inputs()
         self.inp_out_ids = self.build_inp_out_ids()
         return cur
 
@@ -79,7 +77,7 @@ class Llama4Graph(ModelGraph[Llama4HParams]):
         if use_rope and hp.use_kq_norm:
             q = self.cb(ops.rms_norm(q), "Qcur_normed", il)
             k = self.cb(ops.rms_norm(k), "Kcur_normed", il)
-        cur = self.cb(self.attention(q, k, v, il), "attn_out", il)
+        cur = self.cb(self.build_attn(self.inp_attn, q, k, v, il), "attn_out", il)
         if self.is_last(il):
             cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
@@ -91,12 +89,6 @@ class Llama4Graph(ModelGraph[Llama4HParams]):
             shared = self.cb(self.build_ffn(cur, il, suffix="_shexp"), "ffn_moe_shexp", il)
             cur = self.cb(ops.add(moe, shared), "ffn_moe_out_merged", il)
         return self.cb(ops.add(cur, ffn_inp), "l_out", il)
-
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, il: int) -> Tensor:
-        """Over one cache or over two."""
-        if isinstance(self.inp_attn, AttnInputs):
-            return self.build_attn(self.inp_attn, q, k, v, il)
-        return self.build_attn_iswa(self.inp_attn, q, k, v, il)
 
     def select_experts(self, logits: Tensor, probs: Tensor, il: int) -> Tensor:
         """The experts of each token, chosen by what the router says before it is made a weight."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.gguf.types import F16, F32, I32, I64
+from memplan.llama.graph import AttnInputs
 from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common
 from memplan.llama.memory.base import Memory
@@ -48,6 +49,7 @@ class MiniMaxM3Graph(ModelGraph[MiniMaxM3HParams]):
     """``llama_model_minimax_m3::graph``."""
 
     unscaled = ("ffn_",)
+    inp_attn: AttnInputs
 
     def head(self) -> Crossing:
         """Embeddings; and the mask in f32, where blocks are chosen for more than one token a stream."""

@@ -38,7 +38,6 @@ def drafting_block(block: Iterable[Wanted], hp: HParams, have: Have, il: int, *,
 class MTPHead(ModelGraph[H]):
     """Mixed in before the graph whose layer the block is."""
 
-    inp_attn: Any
     takes_rows: Literal["layer", "before norm", "after norm"] = "after norm"
     """Where the tokens that are asked for are taken out: in the layer, or before or after the logits' norm."""
 
@@ -50,10 +49,6 @@ class MTPHead(ModelGraph[H]):
     def is_last(self, il: int) -> bool:
         """Tokens are chosen behind the layer."""
         return False
-
-    def attention_inputs(self) -> None:
-        """The inputs of the block's attention: one cache."""
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
 
     def head(self) -> Any:
         """Hidden states and embeddings, normed, joined and projected."""

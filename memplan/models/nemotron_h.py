@@ -54,7 +54,7 @@ class NemotronHGraph(ModelGraph[NemotronHHParams], Mamba[NemotronHHParams]):
         """Embeddings, and the numbers of the states that are read."""
         cur = self.build_inp_embd()
         rs = self.build_rs_inp()
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.attention_inputs()
         self.inp_out_ids = self.build_inp_out_ids()
         return cur, *rs
 

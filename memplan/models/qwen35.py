@@ -69,7 +69,7 @@ class DeltaNetGraph(ModelGraph[H], DeltaNet[H]):
         """Embeddings, and the numbers of the states that are read."""
         cur = self.cb(self.build_inp_embd(), self.embd_name, -1)
         rs = self.build_rs_inp()
-        self.inp_attn = self.build_attn_inp_kv(self.kv_cache())
+        self.attention_inputs()
         self.inp_pos = self.build_inp_pos()
         self.inp_out_ids = self.build_inp_out_ids()
         return cur, *rs

@@ -16,7 +16,7 @@ from memplan.llama.hparams import HParams, common, swa_layers
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.iswa import iswa_memory, window_bytes
 from memplan.llama.weights import Have, Wanted, ffn, nextn, qkv, rope_factors
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.mtp import MTPBlock, MTPHead
 
 if TYPE_CHECKING:
@@ -43,21 +43,13 @@ class Step35HParams(HParams):
     swiglu_clamp_shexp: tuple[float, ...]
 
 
-class Step35Graph(ModelGraph[Step35HParams]):
+class Step35Graph(KVGraph[Step35HParams]):
     """``llama_model_step35::graph``."""
 
     @property
     def unscaled(self) -> tuple[str, ...]:
         """Scales of the feed-forward part, and before one piece made queries, keys and values, of these."""
         return ("ffn_",) if self.release.build >= QKV_SINCE else ("ffn_", "attn_q", "attn_k", "attn_v")
-
-    def head(self) -> Tensor:
-        """Embeddings."""
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
-        self.inp_attn = self.build_attn_inp_kv_iswa()
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention with a gate, then a dense layer or experts."""
@@ -95,7 +87,7 @@ class Step35Graph(ModelGraph[Step35HParams]):
         factors = None if hp.slides(il) else self.rope_factors(il)
         q = self.cb(self.rope(q, self.inp_pos, il, factors), "Qcur_pos", il)
         k = self.cb(self.rope(k, self.inp_pos, il, factors), "Kcur_pos", il)
-        out = self.cb(self.build_attn_iswa(self.inp_attn, q, k, v, il, out=""), "attn_out", il)
+        out = self.cb(self.build_attn(self.inp_attn, q, k, v, il, out=""), "attn_out", il)
         if not self.source.has("attn_gate.weight", il):
             return out
         gate = self.cb(ops.mul_mat(self.w(il, "attn_gate"), cur), "attn_gate", il)
@@ -118,10 +110,6 @@ class Step35MTPGraph(MTPHead[Step35HParams], Step35Graph):
     """``llama_model_step35::graph_mtp``, of the first of the model's MTP blocks."""
 
     takes_rows = "before norm"
-
-    def attention_inputs(self) -> None:
-        """Two caches, of which a block uses one."""
-        self.inp_attn = self.build_attn_inp_kv_iswa()
 
 
 class Step35(Architecture[Step35HParams]):

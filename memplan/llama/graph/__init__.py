@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from memplan.llama.graph.attention import AttnInputs
+from memplan.llama.graph.attention import Attention, AttnInputs, IswaInputs
 from memplan.llama.graph.base import Crossing, GraphBase, H, Source
 from memplan.llama.graph.feed_forward import FeedForward
-from memplan.llama.graph.iswa import IswaAttention, IswaInputs
 from memplan.llama.graph.sampling import Sampling
 
 __all__ = ["AttnInputs", "Crossing", "GraphBase", "GraphContext", "IswaInputs", "Source"]
 
 
-class GraphContext(IswaAttention[H], FeedForward[H], Sampling[H]):
+class GraphContext(Attention[H], FeedForward[H], Sampling[H]):
     """What an architecture's graph is built with; see ``memplan.models.base`` for what it adds."""

@@ -1,8 +1,8 @@
 """Attention over caches of keys and values.
 
-Follows src/llama-graph.cpp (``build_qkv``, ``build_attn_inp_kv``, ``build_attn``, ``build_attn_mha``) and
-src/llama-kv-cache.cpp (``cpy_k``, ``cpy_v``, ``get_k``, ``get_v``, ``build_input_*``), v0.5.0; releases from b9842 on
-do the same.
+Follows src/llama-graph.cpp (``build_qkv``, ``build_attn_inp_kv``, ``build_attn_inp_kv_iswa``, ``build_attn``,
+``build_attn_mha``) and src/llama-kv-cache.cpp (``cpy_k``, ``cpy_v``, ``get_k``, ``get_v``, ``build_input_*``), v0.5.0;
+releases from b9842 on do the same.
 """
 
 from __future__ import annotations
@@ -26,6 +26,14 @@ class AttnInputs:
     kq_mask: Tensor
     k_rot: Tensor | None
     v_rot: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class IswaInputs:
+    """The inputs of attention over two caches, for layers with full attention and for those that slide."""
+
+    full: AttnInputs
+    sliding: AttnInputs
 
 
 class Attention(GraphBase[H]):
@@ -92,6 +100,10 @@ class Attention(GraphBase[H]):
             v_rot=_rot(cache.v_rot, f"attn_inp_v_rot{tag}"),
         )
 
+    def build_attn_inp_kv_iswa(self) -> IswaInputs:
+        """The same for both caches (``build_attn_inp_kv_iswa``)."""
+        return IswaInputs(self.build_attn_inp_kv(self.kv_cache()), self.build_attn_inp_kv(self.kv_cache("swa")))
+
     def build_attn_inp_k(self, cache: KVCache) -> AttnInputs:
         """The same for a cache of latent keys, which are never turned (``build_attn_inp_k``)."""
         tag = f"_{cache.name}" if cache.name else ""
@@ -106,22 +118,35 @@ class Attention(GraphBase[H]):
         return ops.new_input(kind, n_kv, self.batch.n_tokens // n_stream, 1, n_stream, name=name)
 
     def build_attn(
-        self, inp: AttnInputs, q: Tensor, k: Tensor, v: Tensor, il: int, *, out: str = "attn_output"
+        self,
+        inp: AttnInputs | IswaInputs,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        il: int,
+        *,
+        out: str = "attn_output",
     ) -> Tensor:
-        """Attention over a cache, into which the batch's keys and values go first (``build_attn``).
+        """Attention over a cache, into which the batch's keys and values go first; of two, that of the layer's kind.
 
-        ``out``: the output projection, "" for none.  Sinks are taken where the layer has any.
+        ``k``, ``v``: None where another layer has written them.  ``out``: the output projection, "" for none.  Sinks
+        are taken where the layer has any. (``build_attn``)
         """
-        graph = self.graph
+        graph, iswa = self.graph, isinstance(inp, IswaInputs)
+        if isinstance(inp, IswaInputs):
+            inp = inp.sliding if self.hp.slides(il) else inp.full
         if inp.k_rot is not None:
-            q, k = self.hadamard(q, inp.k_rot), self.hadamard(k, inp.k_rot)
+            q = self.hadamard(q, inp.k_rot)
+            k = k if k is None else self.hadamard(k, inp.k_rot)
         if inp.v_rot is not None:
-            v = self.hadamard(v, inp.v_rot)
-        for t in (q, v, k):
-            graph.expand(t)
-        assert inp.v_idxs is not None  # a cache of values has them
-        graph.expand(self.cpy_k(f"cache_k{inp.suffix}", k, inp.k_idxs, il))
-        graph.expand(self.cpy_v(f"cache_v{inp.suffix}", v, inp.v_idxs, il))
+            v = v if v is None else self.hadamard(v, inp.v_rot)
+        for t in (q, k, v) if iswa else (q, v, k):
+            if t is not None:
+                graph.expand(t)
+        if k is not None:
+            graph.expand(self.cpy_k(f"cache_k{inp.suffix}", k, inp.k_idxs, il))
+        if v is not None and inp.v_idxs is not None:
+            graph.expand(self.cpy_v(f"cache_v{inp.suffix}", v, inp.v_idxs, il))
         cur = self.attend(inp, q, il)
         if out:
             cur = self.biased(self.mm(il, out, cur), il, out)

@@ -11,7 +11,6 @@ from memplan.ggml import ops
 from memplan.ggml.ops.common import failed
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
 from memplan.gguf.types import F32, I32
-from memplan.llama.graph import AttnInputs, IswaInputs
 from memplan.llama.graph.base import H
 from memplan.models.base import Cuts, ModelGraph
 from memplan.models.deepseek4.drafting import DraftLayers
@@ -116,13 +115,11 @@ class StagesGraph(DraftLayers, BlockGraph[DeepSeek4HParams]):
 class PlainGraph(BlockGraph[PlainHParams]):
     """``llama_model_dflash::graph<false>``."""
 
-    inp_attn: AttnInputs | IswaInputs
 
     def head(self) -> Tensor:
         """Inputs and embeddings."""
         self.inp_pos = self.build_inp_pos()
-        slides = any(self.hp.is_swa) or self.hp.n_swa > 0
-        self.inp_attn = self.build_attn_inp_kv_iswa() if slides else self.build_attn_inp_kv(self.kv_cache())
+        self.attention_inputs()
         cur = self.masked_tokens()
         return self.cb(ops.scale(cur) if self.hp.scales_embd else cur, "inp_noise_embd", -1)
 
@@ -143,10 +140,7 @@ class PlainGraph(BlockGraph[PlainHParams]):
         q = self.cb(self.rope(q, self.inp_pos, il, factors), "Qcur", il)
         k = self.cb(self.rope(k, self.inp_pos, il, factors), "Kcur", il)
         self.cb(v, "Vcur", il)
-        if isinstance(self.inp_attn, IswaInputs):
-            cur = self.build_attn_iswa(self.inp_attn, q, k, v, il)
-        else:
-            cur = self.build_attn(self.inp_attn, q, k, v, il)
+        cur = self.build_attn(self.inp_attn, q, k, v, il)
         if hp.scales_attn:
             cur = self.cb(ops.scale(cur), "attn_out_scaled", il)
         mid = yield self.cb(ops.add(self.normed(cur, "post_attention_norm", il), inp), "ffn_inp", il)
