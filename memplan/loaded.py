@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from memplan.errors import MissingTensor
+from memplan.errors import MissingTensor, ModelError, shown
 from memplan.gguf.header import Header
 from memplan.llama import checks
 from memplan.llama.context import NOTHING_GIVEN, Context, ContextParams, Devices, Fused, GivenOut
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
+from memplan.llama.keys import CONVERT
 from memplan.llama.memory.base import Memory
 from memplan.llama.placement import Placement
 from memplan.llama.refusals import REFUSED, Refusal
@@ -76,6 +77,34 @@ def load(header: Header, flags: Flags, release: Release) -> Model:
     for known, with_flags, model in _models:
         if known is header and with_flags == key:
             return model
+    try:
+        model = _read(header, flags, release)
+    except ModelError as error:
+        if not flags.kv_overrides or not _loads_as_it_is(header, flags, release):
+            raise
+        raise type(error)(str(error).replace(CONVERT, _leave_out(flags))) from None
+    refusal = model.tensors.refusal
+    if refusal and flags.kv_overrides and _loads_as_it_is(header, flags, release):
+        model = replace(model, tensors=replace(model.tensors, refusal=replace(refusal, fix=_leave_out(flags))))
+    _models.insert(0, (header, key, model))
+    del _models[KEPT_MODELS:]
+    return model
+
+
+def _loads_as_it_is(header: Header, flags: Flags, release: Release) -> bool:
+    """Whether the file is sound without ``--override-kv``."""
+    try:
+        return load(header, replace(flags, kv_overrides=()), release).tensors.refusal is None
+    except ModelError:
+        return False
+
+
+def _leave_out(flags: Flags) -> str:
+    """What mends a model that overrides broke."""
+    return f"leave out --override-kv {' and '.join(shown(key)[1:-1] for key, _ in flags.kv_overrides)}"
+
+
+def _read(header: Header, flags: Flags, release: Release) -> Model:
     arch = architecture(header)
     hp = load_hparams(header, flags.kv_overrides, release)
     knows_mtp = arch.mtp is not None and release.build >= arch.mtp.since
@@ -99,10 +128,7 @@ def load(header: Header, flags: Flags, release: Release) -> Model:
         n_ctx_train=hp.n_ctx_train,
         own_streams=arch.own_streams,
     )
-    model = Model(header, hp, tensors, arch, ModelGraphs(arch, hp, tensors), summary, mtp_only)
-    _models.insert(0, (header, key, model))
-    del _models[KEPT_MODELS:]
-    return model
+    return Model(header, hp, tensors, arch, ModelGraphs(arch, hp, tensors), summary, mtp_only)
 
 
 @dataclass(frozen=True, slots=True)

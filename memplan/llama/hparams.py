@@ -12,7 +12,7 @@ from typing import Any
 
 from memplan.errors import BadHyperParameter, MissingKey, shown
 from memplan.gguf.header import SkippedArray
-from memplan.llama.keys import MAX_LAYERS, Keys
+from memplan.llama.keys import CONVERT, MAX_LAYERS, Keys
 from memplan.releases import Release
 
 MAX_EXPERTS = 1024
@@ -232,7 +232,7 @@ def _n_vocab(metadata: Mapping[str, object], k: Keys) -> int:
         return k.u32("vocab_size", 0)
     if model not in _TOKENIZERS:
         raise BadHyperParameter(
-            f"metadata key tokenizer.ggml.model: unknown tokenizer {shown(str(model))}; convert the model again"
+            f"metadata key tokenizer.ggml.model: unknown tokenizer {shown(str(model))}; {CONVERT}"
         )
     if model in _NEEDS_MERGES and "tokenizer.ggml.merges" not in metadata:
         raise MissingKey(f"metadata key tokenizer.ggml.merges is missing; tokenizer {model} needs it")
@@ -243,4 +243,4 @@ def _n_vocab(metadata: Mapping[str, object], k: Keys) -> int:
         return tokens.length
     if isinstance(tokens, tuple):
         return len(tokens)
-    raise BadHyperParameter("metadata key tokenizer.ggml.tokens: expected an array of text; convert the model again")
+    raise BadHyperParameter(f"metadata key tokenizer.ggml.tokens: expected an array of text; {CONVERT}")

@@ -16,6 +16,9 @@ MAX_LAYERS = 512
 MAX_NUMBER = (1 << 31) - 1
 """The largest number that llama.cpp counts with: ops take 32 bits with a sign, and sums of 32 bits go round."""
 
+CONVERT = "convert the model again"
+"""What mends a file that llama.cpp cannot load, as errors say it."""
+
 _U32 = (1 << 32) - 1
 _GGUF_TYPE = {int: "u32", float: "f32", bool: "bool", str: "str"}
 _ARRAY_TYPES = {int: ("arr[u32]", "arr[i32]"), float: ("arr[f32]",), bool: ("arr[bool]",)}
@@ -54,14 +57,14 @@ class Keys:
             self._check_type(key, _GGUF_TYPE[kind])
         return v
 
-    def fault(self, key: str, said: str, mend: str = "convert the model again") -> BadHyperParameter:
+    def fault(self, key: str, said: str, mend: str = CONVERT) -> BadHyperParameter:
         """The error of a key: what is wrong with it."""
         return BadHyperParameter(f"metadata key {self.full(key)}: {said}; {mend}")
 
     def _required(self, key: str, kind: type | None = None) -> object:
         v = self.value(key) if kind is None else self._scalar(key, kind)
         if v is None:
-            raise MissingKey(f"metadata key {self.full(key)} is missing; {self.arch} needs it, convert the model again")
+            raise MissingKey(f"metadata key {self.full(key)} is missing; {self.arch} needs it, {CONVERT}")
         return v
 
     def _check_type(self, key: str, *kinds: str) -> None:
@@ -190,4 +193,4 @@ class Keys:
     def check(self, ok: bool, said: str) -> None:
         """Raises BadHyperParameter where llama.cpp would stop with an assertion or an error of its own."""
         if not ok:
-            raise BadHyperParameter(f"metadata of {self.arch}: {said}; convert the model again")
+            raise BadHyperParameter(f"metadata of {self.arch}: {said}; {CONVERT}")

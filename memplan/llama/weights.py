@@ -20,6 +20,7 @@ from memplan.ggml.tensor import Shape
 from memplan.gguf.header import Header, TensorInfo, names_file
 from memplan.gguf.types import GGMLType
 from memplan.llama.hparams import HParams
+from memplan.llama.keys import CONVERT
 from memplan.llama.refusals import REFUSED, Refusal
 
 Have = Mapping[str, TensorInfo]
@@ -166,7 +167,7 @@ def load_tensors(header: Header, hp: HParams, wanted: Iterable[Wanted], mtp_only
             if w.optional or (mtp_only and 0 <= layer_of(w.name) < hp.n_layer):
                 continue
             raise MissingTensor(
-                f"tensor {w.name} is missing; llama.cpp needs it with shape {_text(w.shape)}; convert the model again"
+                f"tensor {w.name} is missing; llama.cpp needs it with shape {_text(w.shape)}; {CONVERT}"
             )
         _check_shape(w, info)
         if w.skip:
@@ -202,8 +203,8 @@ def _check_shape(w: Wanted, info: TensorInfo) -> None:
         same = w.shape[0] % info.type.block_size == 0
     if not same:
         raise BadTensorShape(
-            f"tensor {w.name} has shape {_text(info.shape)}, but the hyper-parameters imply {_text(w.shape)}; "
-            "convert the model again"
+            f"tensor {w.name} has shape {_text(info.shape)}, but the hyper-parameters imply {_text(w.shape)};"
+            f" {CONVERT}"
         )
 
 
