@@ -12,7 +12,7 @@ from memplan.llama.flag_fields import same_setting
 from memplan.llama.flags import Flags
 from memplan.llama.patterns import compile_pattern
 from memplan.releases import LATEST, RELEASES, Release
-from memplan.result import Estimate
+from memplan.result import DeviceUse, Estimate
 
 Words = tuple[str, ...]
 
@@ -96,9 +96,15 @@ class _Finder:
         left = min((device.left for device in tried.devices), default=0)
         return Mend(variant.args, left, variant.first, variant.drop, llama, less, self.need.where if less else "")
 
-    def first(self, variants: Iterator[Variant]) -> Mend | None:
-        """The first of some variants that is a mend."""
-        return next((mend for variant in variants if (mend := self.mend(variant)) is not None), None)
+    def first(self, variants: Iterator[Variant], *, by_weights: bool = False) -> Mend | None:
+        """The first of some variants that is a mend.
+
+        ``by_weights``: they differ in where weights lie, and those are not tried that would take too much even without
+        a compute buffer.
+        """
+        room = {use.name: size + use.compute for use, size in self._room(self.estimate)}
+        tried = (variant for variant in variants if not by_weights or self._holds(variant, room))
+        return next((mend for variant in tried if (mend := self.mend(variant)) is not None), None)
 
     def least(self, variants: Sequence[Variant], *, by_weights: bool = False) -> Mend | None:
         """The first of some variants, each of which takes less than those before it, that is a mend.
@@ -117,27 +123,26 @@ class _Finder:
         """A variant that takes too much, or -1, and a later one that is a mend: neighbours, where all but weights takes
         as much as with the last."""
         low, high = -1, len(variants) - 1
-        room = self._room(self.attempt(variants[high]))
-
-        def too_large(at: int) -> bool:
-            weights = self.weigh(variants[at])
-            return weights is None or any(weights.get(name, 0) > size for name, size in room.items())
-
-        guess = last_before(low, high, too_large) + 1
+        last = self.attempt(variants[high])
+        room = {use.name: size for use, size in self._room(last)} if last is not None else {}
+        guess = last_before(low, high, lambda at: not self._holds(variants[at], room)) + 1
         for at in (guess, guess - 1, guess + 1):
             if low < at < high:
                 low, high = (at, high) if self.mend(variants[at]) is None else (low, at)
         return low, high
 
-    def _room(self, tried: Estimate | None) -> dict[str, int]:
-        """Bytes that weights may take of each GPU, where all else takes what it does in an estimate."""
-        room = {}
-        for use in () if tried is None else tried.devices:
+    def _holds(self, variant: Variant, room: Mapping[str, int]) -> bool:
+        """Whether a variant's weights are no more than ``room``."""
+        weights = self.weigh(variant)
+        return weights is not None and all(weights.get(name, 0) <= size for name, size in room.items())
+
+    def _room(self, tried: Estimate) -> Iterator[tuple[DeviceUse, int]]:
+        """Each GPU, and bytes that weights may take of it, where all else takes what it does in an estimate."""
+        for use in tried.devices:
             most = use.free - use.reserve
             if self.need.less and use.name == self.need.where:
                 most = min(most, used(self.estimate, use.name) - self.need.less)
-            room[use.name] = most - (use.used - use.model)
-        return room
+            yield use, most - (use.used - use.model)
 
 
 def find_mends(
@@ -179,7 +184,7 @@ def _by_flags(finder: _Finder, n_layers: int) -> Iterator[Mend | None]:
     elif estimate.refused is None:
         yield finder.first(_drafter_elsewhere(estimate))
         yield finder.first(_slots(estimate))
-        yield finder.first(_moves(estimate, n_layers, finder.experts))
+        yield finder.first(_moves(estimate, n_layers, finder.experts), by_weights=True)
         yield finder.least(list(_ubatch(estimate)))
         yield finder.least(list(_on_the_host(estimate, n_layers, finder.experts)), by_weights=True)
         shorter = finder.least(list(_context(estimate)))  # before caches, with which the graph is another
