@@ -6,7 +6,7 @@ Kept apart from ``Release``: none of it touches what llama.cpp allocates before 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -29,75 +29,57 @@ class SparseAttention(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRules:
-    """Switches of CUDA's pools."""
+    """Switches of CUDA's pools, by default as in the oldest build."""
 
-    converts_both_sides: bool
+    converts_both_sides: bool = False
     """A product that goes through cuBLAS converts both sides to the type that it is computed in (ggml-cuda.cu:
     ggml_cuda_mul_mat_cublas). Before, batched products and single ones had ways of their own
     (ggml_cuda_mul_mat_batched_cublas, ggml_cuda_op_mul_mat)."""
 
-    tiles_by_type: bool
+    tiles_by_type: bool = False
     """MMQ has a table of tile sizes (mmq-config-*.cuh), and pads activations by what one batch can use. Before, every
     product was padded by the device's largest tile (mmq.cuh: get_mmq_x_max_host)."""
 
-    pads_experts_by_tokens: bool
+    pads_experts_by_tokens: bool = False
     """The padding of an experts' product follows its tokens, not its second dimension (mmq.cu: ggml_cuda_mul_mat_q)."""
 
-    nvfp4_scales: bool
+    nvfp4_scales: bool = False
     """Activations for NVFP4 matrices have a scale a row (same function)."""
 
-    old_cards_multiply_experts: bool
+    old_cards_multiply_experts: bool = False
     """MMQ multiplies experts on Pascal cards without integer dot products, too (ggml_cuda_should_use_mmq)."""
 
-    slow_bf16_as_f32: bool
+    slow_bf16_as_f32: bool = False
     """Cards without fast bf16 compute products of bf16 matrices in f32 (ggml_cuda_mul_mat_cublas)."""
 
-    vector_on_the_right: bool
+    vector_on_the_right: bool = False
     """A product with a matrix of one row is computed as the product of its vector (ggml_cuda_mul_mat)."""
 
-    top_k_in_chunks: bool
+    top_k_in_chunks: bool = False
     """TOP_K sorts at most 64 MiB of scores at once (top-k.cu: ggml_cuda_op_top_k)."""
 
-    sorted_keys_apart: bool
+    sorted_keys_apart: bool = False
     """Sorted keys have room of their own beside the unsorted ones (argsort.cu: argsort_f32_i32_cuda_cub)."""
 
-    sparse_attention: SparseAttention
+    sparse_attention: SparseAttention = SparseAttention.NONE
     """How flash attention gathers keys."""
 
-    attention_pairs: bool
+    attention_pairs: bool = False
     """Heads over 256 have flash attention for two query heads a key head (fattn.cu:
     ggml_cuda_flash_attn_ext_mma_f16_switch_ncols2)."""
 
-    wide_batches_256: bool
+    wide_batches_256: bool = False
     """16 columns of heads of 256 take 64 keys at once, not 32 (fattn-mma-f16.cuh)."""
 
-    wide_batches_512: bool
+    wide_batches_512: bool = False
     """8 and 16 columns of heads of 512 take 64 keys at once, not 32 (same file)."""
 
-    chunked_scan: bool
+    chunked_scan: bool = False
     """Mamba-2 prompts are scanned in chunks, through cuBLAS (ssm-scan.cu: ssm_scan_ssd_f32_cuda)."""
 
-    cublas_workspace: bool
+    cublas_workspace: bool = False
     """cuBLAS's workspace is llama.cpp's own (common.cuh: cublas_handle). Before, cuBLAS took it by itself."""
 
-
-_OLDEST = PoolRules(
-    converts_both_sides=False,
-    tiles_by_type=False,
-    pads_experts_by_tokens=False,
-    nvfp4_scales=False,
-    old_cards_multiply_experts=False,
-    slow_bf16_as_f32=False,
-    vector_on_the_right=False,
-    top_k_in_chunks=False,
-    sorted_keys_apart=False,
-    sparse_attention=SparseAttention.NONE,
-    attention_pairs=False,
-    wide_batches_256=False,
-    wide_batches_512=False,
-    chunked_scan=False,
-    cublas_workspace=False,
-)
 
 SINCE: tuple[tuple[int, Mapping[str, Any]], ...] = (
     (10068, {"converts_both_sides": True, "tiles_by_type": True, "top_k_in_chunks": True, "attention_pairs": True}),
@@ -115,4 +97,4 @@ as the one before."""
 @lru_cache(maxsize=32)
 def pool_rules(release: Release) -> PoolRules:
     """The switches of a release."""
-    return replace(_OLDEST, **turned(SINCE, release.build))
+    return PoolRules(**turned(SINCE, release.build))

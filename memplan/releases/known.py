@@ -24,52 +24,19 @@ B9842 = Release(
         " default) run without flash attention, over the keys of all slots. With a quantised cache only the sliding"
         " window is attended to. A split has at most 30 inputs. -sm row aborts."
     ),
-    draft_inherits_devices=False,
-    infers_draft_kind=False,
-    projector_follows_devices=False,
-    mmap_asks_devices=False,
-    experts_used_by_layer=False,
-    equal_cache_types=False,
-    reads_large_embeddings_lazily=False,
-    skips_mtp_blocks=False,
-    swa_pattern_by_layer=False,
-    loads_mtp_biases=True,
-    caches_mtp_blocks=True,
-    indexer=Indexer.UNFUSED,
-    rope_at_offset=False,
-    kda_decay_is_factor=False,
-    qwen3next_hidden_states_of_all=False,
-    nemotron_hidden_states_of_all=False,
-    gpt_oss_hidden_states_of_all=False,
-    mamba_projects_rows=False,
-    delta_net_rms_norm=False,
-    mixed_batches=False,
-    reads_states_once=False,
-    hybrid_memory=False,
-    graphs_followed=True,
-    indexer_probe=False,
-    gated_delta_net_probe=True,
-    clamps_inplace=True,
-    split_inputs=SplitInputs.AT_MOST_30,
-    sinks_place_attention=True,
-    copies_unread_inputs=False,
-    cuda_indexer=False,
-    cuda_indexer_keys=frozenset({"f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"}),
-    cuda_indexer_keys_unknown=frozenset(),
-    cuda_keeps_moe_sum_inputs=False,
-    cuda_keeps_topk_inputs=False,
-    cuda_joins_shared_experts=False,
-    cuda_fa_mixed_types=False,
-    cuda_fa_mma_decode=False,
-    cuda_sums_strided_rows=False,
-    cuda_dups_integers=False,
-    cuda_multiplies_dense_rows_only=False,
-    cuda_concat=QuantizedConcat.NONE,
-    cuda_sets_f16_rows=False,
-    cuda_gets_k_quant_rows=False,
-    cuda_q2_0=False,
-    cuda_splits_rows=True,
 )
+
+
+def _read(before: Release, build: int, after: int, changed: str, **turned: object) -> Release:
+    """A build whose source was read and which was not asked; see ``Release`` for ``after``."""
+    switches: dict[str, Any] = {"name": f"b{build}", "asked": False} | turned
+    return replace(before, build=build, after=after, changed=changed, **switches)
+
+
+def _asked(before: Release, build: int, after: int, changed: str, **turned: object) -> Release:
+    """A build that was asked; ``turned``: its tag as ``name``, too, where it has one."""
+    return _read(before, build, after, changed, **({"asked": True} | turned))
+
 
 LID_CUDA = replace(
     B9842,
@@ -104,56 +71,41 @@ ANTIREZ = replace(
     graphs_followed=False,
 )
 
-B9924 = replace(
+B9924 = _asked(
     B9842,
-    name="b9924",
-    build=9924,
-    after=9842,
+    9924,
+    9842,
+    "With a quantised cache, compressed keys are attended to as well; b9842 left them out. So compute buffers"
+    " grow with the context there too. A few more nodes: 33,689 in place of 33,605 with one slot.",
     others_asked=False,
-    changed=(
-        "With a quantised cache, compressed keys are attended to as well; b9842 left them out. So compute buffers"
-        " grow with the context there too. A few more nodes: 33,689 in place of 33,605 with one slot."
-    ),
     cuda_multiplies_dense_rows_only=True,
     cuda_concat=QuantizedConcat.CONTIGUOUS,
     cuda_splits_rows=False,
 )
 
-B9988 = replace(
+B9988 = _asked(
     B9924,
-    name="b9988",
-    build=9988,
-    after=9924,
-    changed=(
-        "Unified slots use flash attention, with masks in f16. The fused indexer exists, but only on the CPU."
-        " When it makes a context, llama.cpp looks whether every device has it (its probe), and with a GPU turns it"
-        " off: the unfused chain is built, with its two copies of lid_kq."
-    ),
+    9988,
+    9924,
+    "Unified slots use flash attention, with masks in f16. The fused indexer exists, but only on the CPU."
+    " When it makes a context, llama.cpp looks whether every device has it (its probe), and with a GPU turns it"
+    " off: the unfused chain is built, with its two copies of lid_kq.",
     indexer=Indexer.FUSED,
     indexer_probe=True,
     cuda_sets_f16_rows=True,
 )
 
-B10068 = replace(
+B10068 = _asked(
     B9988,
-    name="b10068",
-    build=10068,
-    after=9988,
+    10068,
+    9988,
+    "CUDA has the fused indexer: lid_kq is gone, and with it nearly all growth with the context."
+    " Hyper-connections have fused ops: 9,448 nodes in place of 33,600. Compressors read their state in one go."
+    " At run time, CUDA sorts a top-k in chunks of at most 64 MiB of scores, and cuBLAS gets both sides converted.",
     others_asked=True,
-    changed=(
-        "CUDA has the fused indexer: lid_kq is gone, and with it nearly all growth with the context."
-        " Hyper-connections have fused ops: 9,448 nodes in place of 33,600. Compressors read their state in one go."
-        " At run time, CUDA sorts a top-k in chunks of at most 64 MiB of scores, and cuBLAS gets both sides converted."
-    ),
     cuda_indexer=True,
     cuda_concat=QuantizedConcat.WITHIN_STREAMS,
 )
-
-
-def _read(before: Release, build: int, after: int, changed: str, **turned: object) -> Release:
-    """A build whose source was read and which was not asked; see ``Release`` for ``after``."""
-    switches: dict[str, Any] = turned
-    return replace(before, name=f"b{build}", build=build, after=after, asked=False, changed=changed, **switches)
 
 
 _B10088 = _read(
@@ -251,44 +203,34 @@ _B10355 = _read(
     nemotron_hidden_states_of_all=True,
 )
 
-B10361 = replace(
+B10361 = _asked(
     _B10355,
-    name="b10361",
-    build=10361,
-    after=10355,
-    asked=True,
+    10361,
+    10355,
+    "Nothing for buffers. State spaces' prompts are scanned in chunks, through cuBLAS, which takes memory of CUDA"
+    " devices at run time.",
     others_asked=True,
-    changed=(
-        "Nothing for buffers. State spaces' prompts are scanned in chunks, through cuBLAS, which takes memory of CUDA"
-        " devices at run time."
-    ),
 )
 
-B10549 = replace(
+B10549 = _asked(
     B10361,
-    name="b10549",
-    build=10549,
-    after=10362,
+    10549,
+    10362,
+    "Nothing for memory on CUDA and the CPU: the graph and the sizes are those of b10361. On Metal, flash attention"
+    " keeps room for f16 copies of K and V.",
     others_asked=False,
-    changed=(
-        "Nothing for memory on CUDA and the CPU: the graph and the sizes are those of b10361. On Metal, flash attention"
-        " keeps room for f16 copies of K and V."
-    ),
 )
 
-B10568 = replace(
+B10568 = _asked(
     B10549,
-    name="b10568",
-    build=10568,
-    after=10549,
-    changed=(
-        "Rotary positions are applied at an offset within each head, in place of split, rope and concat: some 640"
-        " nodes fewer. But the result, q, now takes over the place of q_norm. Before, q was a new tensor, in the"
-        " place that the product with attn_q_b had left; now much of that place stays empty, too small for the"
-        " result of attention. The same tensors are alive, with other gaps between them, so compute buffers move"
-        " both ways: with unquantised caches about half of them grow (one report: 2366.28 to 2570.28 MiB on one"
-        " card), with quantised caches most shrink a little."
-    ),
+    10568,
+    10549,
+    "Rotary positions are applied at an offset within each head, in place of split, rope and concat: some 640"
+    " nodes fewer. But the result, q, now takes over the place of q_norm. Before, q was a new tensor, in the"
+    " place that the product with attn_q_b had left; now much of that place stays empty, too small for the"
+    " result of attention. The same tensors are alive, with other gaps between them, so compute buffers move"
+    " both ways: with unquantised caches about half of them grow (one report: 2366.28 to 2570.28 MiB on one"
+    " card), with quantised caches most shrink a little.",
     rope_at_offset=True,
 )
 
@@ -338,18 +280,15 @@ _B10798 = _read(
     experts_used_by_layer=True,
 )
 
-V0_4_0 = replace(
+V0_4_0 = _asked(
     _B10798,
+    10852,
+    10798,
+    "Nothing for buffers, but on ROCm, which chooses the largest 1024 and more itself. At run time, cuBLAS's"
+    " workspace is llama.cpp's own on CUDA: 4 MiB a device, 32 from Hopper on. With a sparse mask, CUDA's flash"
+    " attention gathers keys at run time.",
     name="v0.4.0",
-    build=10852,
-    after=10798,
-    asked=True,
     others_asked=True,
-    changed=(
-        "Nothing for buffers, but on ROCm, which chooses the largest 1024 and more itself. At run time, cuBLAS's"
-        " workspace is llama.cpp's own on CUDA: 4 MiB a device, 32 from Hopper on. With a sparse mask, CUDA's flash"
-        " attention gathers keys at run time."
-    ),
 )
 
 _B10909 = _read(
@@ -393,17 +332,14 @@ _B11149 = _read(
     cuda_fa_mma_decode=True,
 )
 
-V0_5_0 = replace(
+V0_5_0 = _asked(
     _B11149,
+    11200,
+    11149,
+    "Nothing for buffers. At run time, CUDA's sorts have room for sorted keys beside the others, and flash"
+    " attention over a sparse mask gathers keys tile by tile.",
     name="v0.5.0",
-    build=11200,
-    after=11149,
-    asked=True,
     others_asked=True,
-    changed=(
-        "Nothing for buffers. At run time, CUDA's sorts have room for sorted keys beside the others, and flash"
-        " attention over a sparse mask gathers keys tile by tile."
-    ),
 )
 
 _B11258 = _read(
@@ -417,19 +353,15 @@ _B11258 = _read(
     copies_unread_inputs=True,
 )
 
-B11434 = replace(
+B11434 = _asked(
     _B11258,
-    name="b11434",
-    build=11434,
-    after=11349,
-    asked=True,
+    11434,
+    11349,
+    "CUDA computes a shared expert beside routed ones where both are quantised to one type, so compute buffers of"
+    " such files change a little. Metal's fused indexer takes any number of heads. With other models than"
+    " DeepSeek-V4 a batch may hold tokens and embeddings, for which CUDA_Host's compute buffer has room."
+    " Recurrent states are gathered in one go. At run time, CUDA pads products of experts by their tokens.",
     others_asked=False,
-    changed=(
-        "CUDA computes a shared expert beside routed ones where both are quantised to one type, so compute buffers of"
-        " such files change a little. Metal's fused indexer takes any number of heads. With other models than"
-        " DeepSeek-V4 a batch may hold tokens and embeddings, for which CUDA_Host's compute buffer has room."
-        " Recurrent states are gathered in one go. At run time, CUDA pads products of experts by their tokens."
-    ),
     mixed_batches=True,
     reads_states_once=True,
     cuda_joins_shared_experts=True,

@@ -6,7 +6,7 @@ Kept apart from ``Release``, since most releases change nothing of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -36,99 +36,75 @@ class VulkanOrder(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherBackends:
-    """Switches of the Vulkan, Metal, ROCm, SYCL and RPC backends."""
+    """Switches of the Vulkan, Metal, ROCm, SYCL and RPC backends, by default as in the oldest build."""
 
-    metal_indexer: bool
+    metal_indexer: bool = False
     """Metal has the lightning indexer (ggml-metal-device.m: ggml_metal_device_supports_op)."""
 
-    metal_indexer_heads: bool
+    metal_indexer_heads: bool = False
     """It takes any number of heads; before, 64 alone (same function)."""
 
-    metal_hyper_connections: bool
+    metal_hyper_connections: bool = False
     """It has the hyper-connections (same function)."""
 
-    metal_adds_halves: bool
+    metal_adds_halves: bool = False
     """ADD, SUB, MUL and DIV take f16 with f16; before, f32 with any (same function)."""
 
-    metal_sets_f16_rows: bool
+    metal_sets_f16_rows: bool = False
     """SET_ROWS writes f16 into f16 (same function)."""
 
-    metal_fusions: bool
+    metal_fusions: bool = False
     """A table says what Metal fuses; what fused kernels read lives until they are done (ggml-metal-fusion.cpp)."""
 
-    metal_attention_f16_copies: bool
+    metal_attention_f16_copies: bool = False
     """Metal's flash attention keeps room for f16 copies of K and V (ggml-metal.cpp:
     ggml_backend_metal_buffer_type_get_alloc_size)."""
 
-    metal_attention_indices: bool
+    metal_attention_indices: bool = False
     """It keeps room for the keys that a sparse mask leaves (same function)."""
 
-    metal_expert_scales: bool
+    metal_expert_scales: bool = False
     """Metal's products of experts keep room for scaling factors (same function)."""
 
-    metal_concat_quantized: bool
+    metal_concat_quantized: bool = False
     """Metal joins quantised tensors, as the keys of a quantised cache are (ggml-metal-device.m:
     ggml_metal_device_supports_op)."""
 
-    vulkan_concat_quantized: bool
+    vulkan_concat_quantized: bool = False
     """So does Vulkan (ggml-vulkan.cpp: ggml_vk_concat_supported)."""
 
-    vulkan_attends_iq4_nl: bool
+    vulkan_attends_iq4_nl: bool = False
     """Vulkan's flash attention takes an iq4_nl cache (ggml-vulkan.cpp: ggml_backend_vk_device_supports_op)."""
 
-    vulkan_large_top_k: bool
+    vulkan_large_top_k: bool = False
     """Vulkan's TOP_K takes 1024 and more; before, less alone (same function)."""
 
-    vulkan_indexer: bool
+    vulkan_indexer: bool = False
     """Vulkan has the lightning indexer (same function)."""
 
-    vulkan_hyper_connections: bool
+    vulkan_hyper_connections: bool = False
     """It has the hyper-connections (same function); v0.4.0 has not, though build 10852 has."""
 
-    vulkan_order: VulkanOrder
+    vulkan_order: VulkanOrder = VulkanOrder.GATINGS
     """How Vulkan orders nodes (ggml-vulkan.cpp: ggml_vk_graph_optimize)."""
 
-    rocm_sorts: int
+    rocm_sorts: int = 1024
     """The longest rows that ROCm sorts (ggml-cuda.cu: ggml_backend_cuda_device_supports_op, without CUB)."""
 
-    rocm_large_top_k: bool
+    rocm_large_top_k: bool = False
     """Its TOP_K takes rows of any length; before, such as it sorts (same function)."""
 
-    sycl_fused: bool
+    sycl_fused: bool = False
     """SYCL has the lightning indexer and the hyper-connections (ggml-sycl.cpp: ggml_backend_sycl_device_supports_op;
     build 10289 has not, 10306 has)."""
 
-    rpc_events: bool
+    rpc_events: bool = False
     """RPC devices compute asynchronously and have events, which pipeline parallelism asks for
     (ggml-rpc.cpp: ggml_backend_rpc_device_get_props)."""
 
-    rpc_asks: frozenset[str]
+    rpc_asks: frozenset[str] = FLASH_ATTENTION
     """Ops whose size an RPC device asks of its server (ggml-rpc.cpp: ggml_backend_rpc_buffer_type_get_alloc_size)."""
 
-
-_OLDEST = OtherBackends(
-    metal_indexer=False,
-    metal_indexer_heads=False,
-    metal_hyper_connections=False,
-    metal_adds_halves=False,
-    metal_sets_f16_rows=False,
-    metal_fusions=False,
-    metal_attention_f16_copies=False,
-    metal_attention_indices=False,
-    metal_expert_scales=False,
-    metal_concat_quantized=False,
-    vulkan_concat_quantized=False,
-    vulkan_attends_iq4_nl=False,
-    vulkan_large_top_k=False,
-    vulkan_indexer=False,
-    vulkan_hyper_connections=False,
-    vulkan_order=VulkanOrder.GATINGS,
-    rocm_sorts=1024,
-    rocm_large_top_k=False,
-    sycl_fused=False,
-    rpc_events=False,
-    rpc_asks=FLASH_ATTENTION,
-)
 
 SINCE: tuple[tuple[int, Mapping[str, Any]], ...] = (
     (10068, {"metal_sets_f16_rows": True}),
@@ -165,4 +141,4 @@ def switches_of(release: Release, backend: str) -> tuple[object, ...]:
 @lru_cache(maxsize=32)
 def other_backends(release: Release) -> OtherBackends:
     """The switches of a release's other backends."""
-    return replace(_OLDEST, **turned(SINCE, release.build))
+    return OtherBackends(**turned(SINCE, release.build))
