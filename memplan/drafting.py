@@ -17,7 +17,8 @@ from memplan.ggml.backend import Buffer, BufferType
 from memplan.ggml.tensor import new_tensor
 from memplan.gguf.types import F32, I32
 from memplan.llama import checks
-from memplan.llama.context import Batch, ContextParams, GivenOut, Reservation
+from memplan.llama.batch import Batch, ContextParams, GivenOut
+from memplan.llama.context import Reservation
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import Memory

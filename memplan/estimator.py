@@ -21,7 +21,8 @@ from memplan.ggml.sched import SchedAbortError
 from memplan.ggml.tallocr import OutOfFreeBlocksError
 from memplan.gguf.header import Header
 from memplan.llama import checks
-from memplan.llama.context import AS_RELEASED, ContextParams, GivenOut, Paths, Reservation
+from memplan.llama.batch import ContextParams, GivenOut
+from memplan.llama.context import AS_RELEASED, Paths, Reservation
 from memplan.llama.flags import Flags, check_devices
 from memplan.llama.host_memory import REPACKED, held_while_loading, mapped_model, maps_file
 from memplan.llama.memory.base import Memory

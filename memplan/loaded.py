@@ -9,7 +9,8 @@ from typing import Any
 from memplan.errors import MissingTensor, ModelError, shown
 from memplan.gguf.header import Header
 from memplan.llama import checks
-from memplan.llama.context import NOTHING_GIVEN, Context, ContextParams, Devices, Fused, GivenOut
+from memplan.llama.batch import NOTHING_GIVEN, ContextParams, GivenOut
+from memplan.llama.context import Context, Devices, Fused
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
 from memplan.llama.keys import CONVERT

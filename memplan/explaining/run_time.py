@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from memplan.ggml.backend import Backend
     from memplan.ggml.tensor import Tensor
-    from memplan.llama.context import Batch, Context
+    from memplan.llama.batch import Batch
+    from memplan.llama.context import Context
     from memplan.loaded import Made
     from memplan.question import Question
     from memplan.result import Estimate

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan.errors import FlagError
 from memplan.gguf.types import BY_NAME
-from memplan.llama.context import ContextParams
+from memplan.llama.batch import ContextParams
 from memplan.llama.placement import overridden
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal, died
 from memplan.llama.weights import OUTPUT, ModelTensor

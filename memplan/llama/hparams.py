@@ -231,9 +231,7 @@ def _n_vocab(metadata: Mapping[str, object], k: Keys) -> int:
     if model in _NO_VOCAB:
         return k.u32("vocab_size", 0)
     if model not in _TOKENIZERS:
-        raise BadHyperParameter(
-            f"metadata key tokenizer.ggml.model: unknown tokenizer {shown(str(model))}; {CONVERT}"
-        )
+        raise BadHyperParameter(f"metadata key tokenizer.ggml.model: unknown tokenizer {shown(str(model))}; {CONVERT}")
     if model in _NEEDS_MERGES and "tokenizer.ggml.merges" not in metadata:
         raise MissingKey(f"metadata key tokenizer.ggml.merges is missing; tokenizer {model} needs it")
     tokens = metadata.get("tokenizer.ggml.tokens")

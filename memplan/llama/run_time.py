@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from memplan.ggml.backend import SCRATCH_OPS
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.sched import SchedAbortError
-from memplan.llama.context import Batch, Context, ContextParams
+from memplan.llama.batch import Batch, ContextParams
+from memplan.llama.context import Context
 
 if TYPE_CHECKING:
     from memplan.ggml.plan.parts import Part

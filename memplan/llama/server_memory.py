@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memplan.llama.context import ContextParams
+from memplan.llama.batch import ContextParams
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
 

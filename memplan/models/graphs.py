@@ -9,7 +9,8 @@ from memplan.garbage import make_room
 from memplan.ggml.plan.part_structure import FIRST_INPUT
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartBuilder
 from memplan.ggml.tensor import Tensor, new_tensor
-from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, NOTHING_GIVEN, Batch, Fused, GivenOut, Paths, Probe
+from memplan.llama.batch import NOTHING_GIVEN, Batch, GivenOut
+from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, Fused, Paths, Probe
 from memplan.llama.graph.base import H
 from memplan.models.base import many, rest_of_layer
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from memplan.estimator import model_of, workshop_of
 from memplan.ggml.backend import BufferType
 from memplan.ggml.tensor import new_tensor
-from memplan.llama.context import ContextParams
+from memplan.llama.batch import ContextParams
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.patterns import matches

@@ -13,8 +13,8 @@ from memplan.backends.cpu import CpuBackend
 from memplan.backends.cuda import CudaBackend
 from memplan.backends.devices import Gpu, Rig
 from memplan.estimator import model_of
+from memplan.llama.batch import ContextParams
 from memplan.llama.checks import check_context
-from memplan.llama.context import ContextParams
 from memplan.llama.flags import Flags, parse_flags
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder

@@ -15,7 +15,8 @@ from memplan.backends.cuda_pool import pool_bytes, workspace_bytes
 from memplan.backends.devices import Rig
 from memplan.drafting import MadeDraft
 from memplan.estimator import Answer, answer
-from memplan.llama.context import Batch, Context, ContextParams
+from memplan.llama.batch import Batch, ContextParams
+from memplan.llama.context import Context
 from memplan.llama.flags import parse_flags
 from memplan.llama.run_time import Work, measure, prompt_batches, run_time
 from memplan.loaded import Made

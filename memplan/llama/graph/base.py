@@ -12,13 +12,14 @@ from memplan.ggml import ops
 from memplan.ggml.graph import UNLIMITED, Graph
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
 from memplan.gguf.types import F32, I32, I64
-from memplan.llama.context import NOTHING_GIVEN, GivenOut
+from memplan.llama.batch import NOTHING_GIVEN, GivenOut
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.kv import KVCache, cells_read
 
 if TYPE_CHECKING:
     from memplan.ggml.backend import Buffer
-    from memplan.llama.context import Batch, Fused
+    from memplan.llama.batch import Batch
+    from memplan.llama.context import Fused
     from memplan.llama.memory.base import Memory
     from memplan.releases import Release
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from memplan.ggml.tensor import Shape
 from memplan.gguf.types import BY_NAME, GGMLType
-from memplan.llama.context import ContextParams
+from memplan.llama.batch import ContextParams
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import CacheTensor, Memory

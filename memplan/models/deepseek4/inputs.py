@@ -18,7 +18,8 @@ from memplan.releases import Indexer, Release
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.llama.context import Batch, Fused
+    from memplan.llama.batch import Batch
+    from memplan.llama.context import Fused
     from memplan.llama.memory.kv import KVCache
     from memplan.models.deepseek4.memory import CompState
 

@@ -11,8 +11,8 @@ from memplan.backends.buffers import CPU
 from memplan.ggml.backend import BufferType
 from memplan.ggml.tensor import Tensor
 from memplan.llama.allocation import buffer_bytes, buffer_chunks
+from memplan.llama.batch import ContextParams
 from memplan.llama.checks import check_context, flash_attn, output_buffer
-from memplan.llama.context import ContextParams
 from memplan.llama.flags import Flags
 from memplan.llama.placement import Placement, place
 from memplan.llama.refusals import Refusal
