@@ -178,9 +178,9 @@ def gib_ticks(low: int, high: int, log: bool = False, most: int = 8) -> list[int
     if log:
         exponents = range(max(low, 1).bit_length() - 1, high.bit_length())
         ticks = [1 << e for e in exponents if low <= 1 << e <= high]
-        for parts in (4, 8):
+        for parts, few in ((2, 5), (4, 3), (8, 3)):
             # within few doublings, steps between them
-            if len(ticks) < 3:
+            if len(ticks) < few:
                 steps = range(parts, 2 * parts)
                 ticks = [tick for e in exponents for k in steps if low <= (tick := (k << e) // parts) <= high]
         while len(ticks) > most:

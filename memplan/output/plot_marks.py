@@ -150,7 +150,8 @@ def _draw_capacities(axes: Any, panel: Panel, theme: Theme, ruler: Ruler, measur
         lefts = [_EDGE + k * _STEP for k in range(max(1, int((measured.wide - long - _EDGE) / _STEP) + 1))]
         beside = [_Box(left, y + up, long, tall) for up in (0.03, -0.04 - tall) for left in lefts]
         spots = [_Box(left, 0, long, tall) for left in lefts]
-        above = [_Box(spot.left, max(measured.top(spot), y) + 0.04, long, tall) for spot in spots]
+        tops = [max(measured.top(spot), y) for spot in spots]
+        above = [_Box(s.left, top + up, long, tall) for up in (0.04, 0.24) for s, top in zip(spots, tops, strict=True)]
         box = next((box for box in [*beside, *above] if measured.is_clear(box)), None)
         box = box or next((box for box in beside if measured.is_clear(box, of_words=True)), beside[0])
         if box in above:

@@ -190,6 +190,7 @@ def test_fine_points_keep_the_given_ones() -> None:
         ),
         (1000 << 20, 1200 << 20, False, ["1,024 MiB", "1,056 MiB", "1,088 MiB", "1,120 MiB", "1,152 MiB", "1,184 MiB"]),
         (GIB, 20 * GIB, True, ["1 GiB", "2 GiB", "4 GiB", "8 GiB", "16 GiB"]),
+        (4 * GIB, 25 * GIB, True, ["4 GiB", "6 GiB", "8 GiB", "12 GiB", "16 GiB", "24 GiB"]),
         (70 * GIB, 105 * GIB, True, ["72 GiB", "80 GiB", "88 GiB", "96 GiB", "104 GiB"]),
     ],
 )
