@@ -18,7 +18,6 @@ from memplan.diagnosing.result import Diagnosis, Given
 from memplan.diagnosing.subject import Subject
 from memplan.diagnosing.verdict import cause_of, need_of
 from memplan.errors import MemplanError
-from memplan.garbage import gc_paused
 from memplan.releases import LATEST
 from memplan.result import Estimate
 
@@ -33,8 +32,7 @@ def diagnose(load: Load, asked: Given | None = None, answers: Answers | None = N
 
     ``answers``: what was asked for other loads.
     """
-    with gc_paused():
-        return _diagnose(Subject(load, asked or Given(), answers or Answers()))
+    return _diagnose(Subject(load, asked or Given(), answers or Answers()))
 
 
 def diagnose_all(
