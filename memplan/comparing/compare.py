@@ -71,7 +71,7 @@ def _residents(before: Sequence[Resident], after: Sequence[Resident]) -> Iterato
         if a is None or b is None or where[0] != where[1] or a.bytes != b.bytes:
             r = b or a
             if r is not None:
-                moved.setdefault((r.kind, role(r), *where), []).append((a, b))
+                moved.setdefault((r.kind, r.role, *where), []).append((a, b))
     found = []
     for (kind, name, source, target), members in moved.items():
         either = [b or a for a, b in members]
@@ -88,13 +88,6 @@ def _residents(before: Sequence[Resident], after: Sequence[Resident]) -> Iterato
             )
         )
     yield from sorted(found, key=lambda change: -max(change.before, change.after))
-
-
-def role(r: Resident) -> str:
-    """The name of a weight, cache or state without its layer."""
-    if r.layer is None:
-        return r.name
-    return r.name.replace(f"blk.{r.layer}.", "").replace(f"_l{r.layer}", "")
 
 
 # --- compute buffers --------------------------------------------------------------------------------------------------

@@ -197,6 +197,11 @@ class Resident:
     bytes: int
     """What it takes there, padding included."""
 
+    @property
+    def role(self) -> str:
+        """Its name without its layer."""
+        return self.name.replace(f"blk.{self.layer}.", "").replace(f"_l{self.layer}", "")
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:

@@ -9,8 +9,7 @@ from memplan.comparing.result import BufferChange, Comparison, ReleaseStep
 from memplan.explaining.result import Peak, Placed
 from memplan.output.compare import sentences
 from memplan.output.compare_verdict import changed, undone, verdict
-from memplan.output.explain import placed_object
-from memplan.output.json import estimate_object
+from memplan.output.json import estimate_object, plain
 
 
 def comparison_json(c: Comparison, names: tuple[str, str]) -> str:
@@ -24,23 +23,8 @@ def comparison_object(c: Comparison, names: tuple[str, str]) -> dict[str, Any]:
     return {
         "before": {"name": names[0], "estimate": estimate_object(c.before.estimate)},
         "after": {"name": names[1], "estimate": estimate_object(c.after.estimate)},
-        "parts": [
-            {"device": p.device, "part": p.part, "before": p.before, "after": p.after, "change": p.change}
-            for p in c.parts
-        ],
-        "residents": [
-            {
-                "kind": r.kind,
-                "name": r.name,
-                "source": r.source,
-                "target": r.target,
-                "layers": list(r.layers),
-                "count": r.count,
-                "before": r.before,
-                "after": r.after,
-            }
-            for r in c.residents
-        ],
+        "parts": [{**plain(p), "change": p.change} for p in c.parts],
+        "residents": [plain(r) for r in c.residents],
         "compute": [_buffer(buffer, names) for buffer in c.buffers],
         "renamed": [{"before": old, "after": new} for old, new in c.renamed],
         "releases": [
@@ -71,8 +55,8 @@ def _buffer(buffer: BufferChange, names: tuple[str, str]) -> dict[str, Any]:
                 "base": group.base,
                 "change": group.change,
                 "fate": group.fate,
-                "before": [placed_object(p) for p in group.before],
-                "after": [placed_object(p) for p in group.after],
+                "before": [plain(p) for p in group.before],
+                "after": [plain(p) for p in group.after],
             }
             for group in buffer.groups
         ],
@@ -89,17 +73,7 @@ def _buffer(buffer: BufferChange, names: tuple[str, str]) -> dict[str, Any]:
             }
             for gap in buffer.gaps
         ],
-        "lifetimes": [
-            {
-                "how": life.how,
-                "base": life.base,
-                "bytes": life.bytes,
-                "count": life.count,
-                "layers": list(life.layers),
-                "of": life.of,
-            }
-            for life in buffer.lives
-        ],
+        "lifetimes": [plain(life) for life in buffer.lives],
     }
 
 
@@ -115,7 +89,7 @@ def _here(step: ReleaseStep | None) -> dict[str, Any] | None:
     if step is None:
         return None
     return {
-        "moves": [{"buffer": m.buffer, "part": m.part, "change": m.change} for m in step.moves],
+        "moves": [plain(move) for move in step.moves],
         "splits": list(step.splits),
         "refused": list(step.refused),
     }

@@ -12,7 +12,7 @@ from memplan.explaining.names import UNNAMED, ranges
 from memplan.explaining.result import ComputeBuffer, Explanation, Peak, Placed, Resident, SplitUse
 from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.explain_words import chunks_line, meaning, percent, plural, shape_text, tenths, verdict
-from memplan.output.json import estimate_object
+from memplan.output.json import estimate_object, plain
 from memplan.output.words import MIB, model_line, printable, settings_line, to_text, verdict_line
 from memplan.result import Estimate
 
@@ -58,30 +58,14 @@ def render_explanation(
 
 def explanation_json(x: Explanation, top: int = 100) -> str:
     """The explanation as one JSON object; sizes in bytes. ``top``: how many of the graph's largest tensors."""
-    return (
-        json.dumps(
-            {
-                "estimate": estimate_object(x.estimate),
-                "buffers": [_buffer_object(buffer) for buffer in x.buffers],
-                "largest": [placed_object(p) for p in x.largest[:top]],
-                "splits": [_split_object(split) for split in x.splits],
-                "residents": [
-                    {
-                        "kind": r.kind,
-                        "name": r.name,
-                        "type": r.type,
-                        "shape": list(r.shape),
-                        "layer": r.layer,
-                        "buffer": r.buffer,
-                        "bytes": r.bytes,
-                    }
-                    for r in x.residents
-                ],
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    found = {
+        "estimate": estimate_object(x.estimate),
+        "buffers": [_buffer_object(buffer) for buffer in x.buffers],
+        "largest": [plain(p) for p in x.largest[:top]],
+        "splits": [plain(split) for split in x.splits],
+        "residents": [plain(r) for r in x.residents],
+    }
+    return json.dumps(found, indent=2) + "\n"
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -214,7 +198,7 @@ def _resident_lines(residents: Sequence[Resident], top: int, unicode: bool) -> I
     yield Text("Weights, caches and states, and where they lie", "bold")
     groups: dict[tuple[str, str, str, str], list[Resident]] = {}
     for r in residents:
-        groups.setdefault((r.buffer, r.kind, _role(r), r.type), []).append(r)
+        groups.setdefault((r.buffer, r.kind, r.role, r.type), []).append(r)
     ranked = sorted(groups.items(), key=lambda item: -sum(r.bytes for r in item[1]))
     shown = sorted(ranked[:top], key=lambda item: item[0][0])
     rows: list[list[Cell]] = []
@@ -227,14 +211,6 @@ def _resident_lines(residents: Sequence[Resident], top: int, unicode: bool) -> I
         rows.append(["", (tenths(sum(r.bytes for r in rest)), "yellow"), "", "the rest", "", str(len(rest)), ""])
     heads = ["buffer", "MiB", "", "tensors", "type", "count", "layers"]
     yield from column_lines(heads, rows, [False, True, False, False, False, True, False], unicode)
-
-
-def _role(r: Resident) -> str:
-    """The name without its layer."""
-    layer = r.layer
-    if layer is None:
-        return r.name
-    return r.name.replace(f"blk.{layer}.", "").replace(f"_l{layer}", "")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -252,52 +228,10 @@ def _buffer_object(buffer: ComputeBuffer) -> dict[str, Any]:
                 "bytes": peak.bytes,
                 "node": peak.node,
                 "tensor": peak.tensor.name,
-                "live": [placed_object(p) for p in peak.live],
-                "gaps": [
-                    {"chunk": g.chunk, "offset": g.offset, "bytes": g.bytes, "left_by": g.left_by} for g in peak.gaps
-                ],
-                "groups": [
-                    {"base": g.base, "bytes": g.bytes, "count": g.count, "layers": list(g.layers)} for g in peak.groups
-                ],
+                "live": [plain(p) for p in peak.live],
+                "gaps": [plain(gap) for gap in peak.gaps],
+                "groups": [plain(group) for group in peak.groups],
             }
             for peak in buffer.peaks
-        ],
-    }
-
-
-def placed_object(p: Placed) -> dict[str, Any]:
-    """A tensor and its stay as plain data."""
-    return {
-        "name": p.name,
-        "base": p.base,
-        "op": p.op,
-        "type": p.type,
-        "shape": list(p.shape),
-        "layer": p.layer,
-        "bytes": p.bytes,
-        "chunk": p.chunk,
-        "offset": p.offset,
-        "first": p.first,
-        "last": p.last,
-        "in_place_of": p.in_place_of,
-    }
-
-
-def _split_object(split: SplitUse) -> dict[str, Any]:
-    return {
-        "device": split.device,
-        "first": split.first,
-        "last": split.last,
-        "inputs": [
-            {
-                "name": i.name,
-                "type": i.type,
-                "shape": list(i.shape),
-                "source": i.source,
-                "bytes": i.bytes,
-                "copies": i.copies,
-                "weight": i.weight,
-            }
-            for i in split.inputs
         ],
     }

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from memplan.llama.refusals import Refusal
-from memplan.result import BufferUse, DeviceUse, Estimate, HostUse, ModelSummary
+from memplan.result import BufferUse, DeviceUse, Draft, Estimate, HostUse, ModelSummary
+
+
+def plain(data: Any) -> dict[str, Any]:
+    """A data class whose fields are what JSON has of it, as dictionaries and lists."""
+    return asdict(data, dict_factory=lambda pairs: {k: list(v) if isinstance(v, tuple) else v for k, v in pairs})
 
 
 def estimate_object(estimate: Estimate) -> dict[str, Any]:
@@ -18,13 +24,8 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
         "app": estimate.flags.app,
         "n_ctx": estimate.n_ctx,
         "n_ctx_seq": estimate.n_ctx_seq,
-        "buffers": {name: _uses(use) for name, use in estimate.buffers.items()},
-        "draft": None
-        if draft is None
-        else {
-            "model": _summary(draft.model),
-            "buffers": {name: _uses(use) for name, use in draft.buffers.items()},
-        },
+        "buffers": _buffers(estimate),
+        "draft": None if draft is None else {"model": _summary(draft.model), "buffers": _buffers(draft)},
         "run_time": {device.name: device.run_time for device in estimate.devices if device.run_time},
         "filled": estimate.filled,
         "devices": [
@@ -59,12 +60,7 @@ def estimate_object(estimate: Estimate) -> dict[str, Any]:
         "tight": [device.name for device in estimate.tight],
         "short_at": estimate.short_at,
         "run_time_not_modelled": list(estimate.unmodelled),
-        "server": {
-            "outputs": estimate.server.outputs,
-            "checkpoint": estimate.server.checkpoint,
-            "checkpoints": estimate.server.checkpoints,
-            "prompt_cache": estimate.server.prompt_cache,
-        },
+        "server": plain(estimate.server),
         "graph": {"nodes": list(estimate.nodes), "splits": list(estimate.splits)},
         "disabled": list(estimate.disabled),
         "pipeline_parallel": estimate.pipeline_parallel,
@@ -93,6 +89,10 @@ def _summary(model: ModelSummary) -> dict[str, str | int]:
         "bytes": model.bytes,
         "parameters": model.parameters,
     }
+
+
+def _buffers(x: Estimate | Draft) -> dict[str, Any]:
+    return {name: _uses(use) for name, use in x.buffers.items()}
 
 
 def _uses(use: BufferUse | DeviceUse | HostUse) -> dict[str, int]:

@@ -15,9 +15,8 @@ from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.compare import alike_buffers, buffer_lines, signed
 from memplan.output.compare_json import comparison_object
 from memplan.output.compare_verdict import where_short
-from memplan.output.explain import placed_object
 from memplan.output.explain_words import shape_text, tenths
-from memplan.output.json import estimate_object
+from memplan.output.json import estimate_object, plain
 from memplan.output.sweep import closing_notes
 from memplan.output.table import beside_on_devices
 from memplan.output.words import mib, model_line, printable, settings_line, to_text, unchecked
@@ -159,7 +158,7 @@ def paths_json(p: BothPaths) -> str:
                 "layers": list(t.layers),
                 "permuted_copy": t.copy,
                 "alive_at_peak": t.at_peak,
-                "tensor": placed_object(t.tensor),
+                "tensor": plain(t.tensor),
             }
             for t in p.tensors
         ],

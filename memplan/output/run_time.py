@@ -12,7 +12,7 @@ from memplan.explaining.names import ranges
 from memplan.explaining.run_time import RunTimeExplanation, RunTimeUse, ScratchUse
 from memplan.output.columns import Cell, Line, column_lines
 from memplan.output.explain_words import plural, shape_text, tenths
-from memplan.output.json import estimate_object
+from memplan.output.json import estimate_object, plain
 from memplan.output.words import model_line, printable, settings_line, to_text, verdict_line
 
 
@@ -103,18 +103,6 @@ def _device_object(use: RunTimeUse, top: int) -> dict[str, Any]:
         "workspace": use.workspace,
         "verdict": decides(use),
         "ops": [
-            {
-                "base": op.base,
-                "op": op.op,
-                "layers": list(op.layers),
-                "count": op.count,
-                "tokens": op.tokens,
-                "filled": op.filled,
-                "sources": [{"name": s.name, "type": s.type, "shape": list(s.shape)} for s in op.sources],
-                "bytes": op.bytes,
-                "pieces": [{"what": what, "bytes": size} for what, size in op.pieces],
-                "cublas": op.cublas,
-            }
-            for op in use.ops[:top]
+            plain(op) | {"pieces": [{"what": what, "bytes": size} for what, size in op.pieces]} for op in use.ops[:top]
         ],
     }

@@ -11,6 +11,7 @@ from typing import Any
 from memplan.diagnosing.measure import Measured
 from memplan.explaining.run_time import RunTimeExplanation
 from memplan.notes import mib
+from memplan.output.json import plain
 from memplan.result import Estimate
 
 _MIB = 1 << 20
@@ -143,9 +144,7 @@ def render_verification_json(
             }
             for row in rows
         ],
-        "unaccounted": [
-            {"device": one.device, "pool": one.pool, "workspace": one.workspace, "rest": one.rest} for one in taken
-        ],
+        "unaccounted": [plain(one) for one in taken],
         "refused": {"measured": refusal or None, "predicted": estimate.refused.kind if estimate.refused else None},
         "agrees": all(row.agrees for row in rows) and bool(refusal) == (estimate.refused is not None),
         "notes": list(notes),
