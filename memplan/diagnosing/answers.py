@@ -17,7 +17,7 @@ from memplan.result import Estimate
 MOST: Final = 60
 """Estimates that are made for one log: a load that failed takes some dozen, another one or two."""
 
-MOST_NODES: Final = 1_000_000
+MOST_NODES: Final = 800_000
 """Nodes of their graphs together: some ten seconds at most, where nothing is known of one from another."""
 
 _REFUSED: Final = 20_000
