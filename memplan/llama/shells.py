@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from memplan.errors import FlagError, shown
+from memplan.errors import FlagError
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,8 @@ class _Reader:
                     continue
             found += c
             self.at += 1
-        raise FlagError(f"{shown(text[start : start + 40])}: a quote without its end (no closing quotation)")
+        # not what follows it, which may be secret
+        raise FlagError(f"character {start + 1} opens a quote without its end (no closing quotation)")
 
     def _variable(self) -> str | None:
         """What a variable, or a computation, stands for here; as it is written where that is not known."""
