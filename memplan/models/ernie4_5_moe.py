@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Ernie45MoeHParams(HParams):
-    """``n_ff_exp``: width of an expert.  ``n_ff_shexp``: of the shared ones together, 0 where there are none."""
+    """``n_ff_exp``: width of an expert.  ``n_ff_shexp``: of the shared ones together, 0 where there are none.
+
+    ``n_moe_layer_step``: of as many layers after the dense ones the last uses its experts.
+    """
 
     n_layer_dense_lead: int
     n_ff_exp: int
     n_ff_shexp: int
+    n_moe_layer_step: int
 
 
 class Ernie45MoeGraph(KVGraph[Ernie45MoeHParams]):
@@ -51,8 +55,8 @@ class Ernie45MoeGraph(KVGraph[Ernie45MoeHParams]):
             cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
-        if il < self.hp.n_layer_dense_lead:
-            cur = self.build_ffn(cur, il)
+        if il < self.hp.n_layer_dense_lead or (il + 1) % self.hp.n_moe_layer_step:
+            cur = self.build_ffn(cur, il)  # layers between those that use experts have no dense weights
         else:
             moe = self.build_moe_ffn(cur, il)
             if self.hp.n_ff_shexp:
@@ -76,15 +80,19 @@ class Ernie45Moe(Architecture[Ernie45MoeHParams]):
         n_ff_shexp = k.u32("expert_shared_feed_forward_length", 0)
         k.u32_a_layer("rope.dimension_sections", 4, 0)
         step = k.u32("interleave_moe_layer_step")
-        if step != 1:  # layers between would have no weights that their graph could use
-            raise k.fault("interleave_moe_layer_step", f"{step} is not modelled", "use 1, as ERNIE 4.5's files do")
+        k.check(step > 0, "interleave_moe_layer_step must not be zero")
         k.check(fields["n_expert"] > 0, "expert_count must not be zero")
         return Ernie45MoeHParams(
             **fields,
             n_layer_dense_lead=k.u32("leading_dense_block_count", 0),
             n_ff_exp=n_ff_exp,
             n_ff_shexp=n_ff_shexp,
+            n_moe_layer_step=step,
         )
+
+    def layer_kind(self, hp: Ernie45MoeHParams, il: int) -> bool:
+        """Whether a layer that has experts uses them."""
+        return (il + 1) % hp.n_moe_layer_step == 0
 
     def block(self, hp: Ernie45MoeHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
         """A layer's weights (``load_arch_tensors``)."""

@@ -258,7 +258,7 @@ class KimiLinear(Architecture[KimiLinearHParams]):
         shared = ff * max(1, hp.n_expert_shared)
         yield Wanted(p + "gate_inp.weight", (e, n))
         yield from ffn(il, e, ff, "_exps", n)
-        yield from ffn(il, e, shared, "_shexp")
+        yield from ffn(il, e, shared, "_shexp", optional=True)
         yield Wanted(f"blk.{il}.exp_probs_b.bias", (n,))
 
 

@@ -178,16 +178,15 @@ def _block(hp: Step35HParams, have: Have, il: int, optional: bool, skip: bool) -
     yield Wanted(p + "attn_output.weight", (head_v * heads, e), optional, skip=skip)
     yield Wanted(p + "attn_gate.weight", (e, heads), optional=True)
     yield Wanted(p + "ffn_norm.weight", (e,), optional, skip=skip)
-    # asked for as optional, all of them; but no layer runs without the one sort or the other
-    moe = p + "ffn_gate_inp.weight" in have
-    dense, routed = optional or moe, optional or not moe
-    yield from ffn(il, e, ff, optional=dense)
+    yield from ffn(il, e, ff, optional=True)
+    # asked for as optional, too; but no layer with a router runs without its experts
+    routed = optional or p + "ffn_gate_inp.weight" not in have
     ff = hp.n_ff_exp
     yield Wanted(p + "ffn_gate_inp.weight", (e, n), routed)
     yield from ffn(il, e, ff, "_exps", n, optional=routed)
     yield Wanted(p + "exp_probs_b.bias", (n,), optional=True)
     ff = hp.n_ff_shexp
-    yield from ffn(il, e, ff, "_shexp", parts="gate up down", optional=routed)
+    yield from ffn(il, e, ff, "_shexp", parts="gate up down", optional=True)
 
 
 class Step35MTP(MTPBlock[Step35HParams], Step35):

@@ -99,7 +99,7 @@ def test_the_shell_is_known_by_its_text(text: str, shell: Shell) -> None:
 
 @pytest.mark.parametrize("shell", [SH, CMD, POWERSHELL, SYSTEMD])
 def test_a_quote_without_its_end(shell: Shell) -> None:
-    with pytest.raises(FlagError, match="^character [0-9]+ opens a quote without its end [^;]*$"):
+    with pytest.raises(FlagError, match=r"^character [0-9]+ opens a quote without its end [^;]*$"):
         commands('llama-server -m "x', shell)
 
 

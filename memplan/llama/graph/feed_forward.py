@@ -25,16 +25,20 @@ class FeedForward(GraphBase[H]):
         """A dense feed-forward layer with a gate beside it, or without one where the model has none.
 
         ``act``: SILU, GELU, RELU, SWIGLU_OAI, or RELU_SQR; SWIGLU and GEGLU halve a joined ``ffn_up``.  ``suffix``:
-        ``_shexp`` for shared experts.
+        ``_shexp`` for shared experts. A weight that is not there is passed over, be it the whole layer's.
         """
-        up = self._with_bias(self.cb(self.mm(il, f"ffn_up{suffix}", cur), "ffn_up", il), il, f"ffn_up{suffix}", "up")
+        up = self.cb(self._product(il, f"ffn_up{suffix}", cur), "ffn_up", il)
+        up = self._with_bias(up, il, f"ffn_up{suffix}", "up")
         if self.source.has(f"ffn_gate{suffix}.weight", il):
             gate = self.cb(self.mm(il, f"ffn_gate{suffix}", cur), "ffn_gate", il)
             gate = self._with_bias(gate, il, f"ffn_gate{suffix}", "gate")
             cur = self.gated(gate, up, act, self.swiglu_limit(il, shared=True), "ffn", il)
         else:
             cur = self.activated(up, act, "ffn", il)
-        return self.biased(self.mm(il, f"ffn_down{suffix}", cur), il, f"ffn_down{suffix}")
+        return self.biased(self._product(il, f"ffn_down{suffix}", cur), il, f"ffn_down{suffix}")
+
+    def _product(self, il: int, name: str, cur: Tensor) -> Tensor:
+        return self.mm(il, name, cur) if self.source.has(f"{name}.weight", il) else cur
 
     def _with_bias(self, cur: Tensor, il: int, name: str, which: str) -> Tensor:
         biased = self.biased(cur, il, name)
