@@ -27,7 +27,8 @@ def builtin_models(load: Load) -> list[str]:
         for name, recipe in model.recipes.items():
             keys = model.metadata(recipe)
             shown = [(load.metadata.get(f"{model.arch}.{key}"), keys.get(key)) for key in _TELLING]
-            if all(text is None or value is None or text == str(value) for text, value in shown):
+            alike = all(text is None or value is None or text == str(value) for text, value in shown)
+            if alike and load.types.keys() <= recipe.types:
                 names.append(f"{model.name}:{name}")
     return [name for name in names if same_types(load, builtin_model(name)) is True]
 

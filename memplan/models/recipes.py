@@ -55,6 +55,12 @@ class Recipe:
     rules: tuple[Rule, ...]
     nextn: bool = False
 
+    @property
+    def types(self) -> frozenset[str]:
+        """Names of all types that its tensors may have."""
+        named = [rule.type for rule in self.rules]
+        return frozenset({"f32", "i32", *named, *(_WHOLE_BLOCKS.get(name, "f16") for name in named)})
+
     def type_of(self, kind: str, shape: tuple[int, ...], il: int, n_layer: int) -> GGMLType:
         """The type of a tensor of this kind and shape on layer ``il``, -1 for none."""
         if kind == "ffn_gate_tid2eid":

@@ -122,6 +122,8 @@ def test_a_builtin_header_is_what_a_file_of_it_reads_as(name: str) -> None:
     again = read_header(writer.header(keys, entries), name)
     assert again == h
     assert list(again.tensors) == list(h.tensors)
+    model, _, recipe = name.partition(":")
+    assert {kind for _, _, kind in entries} <= MODELS[model].recipes[recipe].types
 
 
 def test_other_shapes() -> None:
