@@ -22,7 +22,6 @@ from memplan.llama.context import Reservation
 from memplan.llama.flags import Flags
 from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import window_bytes
 from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.placement import Placement, select_devices, too_many_devices
 from memplan.llama.refusals import ABORT, OTHER, REFUSED, Refusal
@@ -292,7 +291,7 @@ def draft_checkpoint(hp: HParams, made: Made, unified: bool) -> int:
     """
     memory, params = made.memory, made.context.params
     if "swa" in memory.caches:
-        return window_bytes(memory, hp, params.n_ctx_seq)
+        return memory.kept(hp.n_swa, params.n_ctx_seq)
     return sum(t.nbytes for t in memory.tensors) // (1 if unified else params.n_seq_max)
 
 

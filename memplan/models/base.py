@@ -11,6 +11,7 @@ from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic
 
+from memplan.ggml import ops
 from memplan.ggml.plan.parts import PartError
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
 from memplan.llama.context import Fused, Paths, Probe
@@ -35,6 +36,7 @@ class ModelGraph(GraphContext[H]):
     """A graph that is made of a head, layers and a tail, so that like layers need be built only once."""
 
     inp_attn: AttnInputs | IswaInputs
+    inp_out_ids: Tensor
 
     def head(self) -> Crossing:
         """Inputs and embeddings: what the first layer reads."""
@@ -71,6 +73,10 @@ class ModelGraph(GraphContext[H]):
             given = rest_of_layer(step, next(step)) if isinstance(step, Generator) else many(step)
         self.hand_over(il + 1, given)
         self.end(given)
+
+    def rows_asked_for(self, il: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """In the last layer, the rows of the tokens that are asked for; in all others, all (``inp_out_ids``)."""
+        return tuple([ops.get_rows(t, self.inp_out_ids) for t in tensors]) if self.is_last(il) else tensors
 
     def hand_over(self, il: int, given: tuple[Tensor, ...]) -> None:
         """What layer ``il`` is about to read is given out, if a drafter wants it (``t_layer_inp``)."""
@@ -243,11 +249,14 @@ class Architecture(ABC, Generic[H]):
 
     def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
         """Nodes that a graph has room for (``llama_context::graph_max_nodes``)."""
-        return max(1024, 8 * n_tensors)
+        return max(40 * n_tokens, 32 * n_tensors) if self.long_graphs else max(1024, 8 * n_tensors)
+
+    long_graphs = False
+    """Whether there is room for many more: unfused, or for each stream, graphs are long."""
 
     def checkpoint(self, hp: H, memory: Memory, n_ctx_seq: int) -> int:
         """Bytes of one context checkpoint of llama-server: what of the caches cannot be rolled back; 0 for none."""
-        return 0
+        return memory.kept(hp.n_swa, n_ctx_seq)
 
     def asked(self, release: Release) -> bool:
         """Whether a llama.cpp of the release was asked about this architecture, rather than its source read alone."""

@@ -172,8 +172,7 @@ class DeepSeek2Graph(LatentGraph[LatentHParams]):
         q, _ = self.latent_queries(cur, il)
         q, k, v = self.latent_qkv(q, cur, il)
         cur = self.build_attn_k(self.inp_attn, q, k, v, self.w(il, "attn_v_b"), il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         return self.cb(ops.add(self.feed_forward(cur, il), ffn_inp), "l_out", il)
@@ -188,6 +187,7 @@ class DeepSeek2Graph(LatentGraph[LatentHParams]):
 
 class LatentMTPGraph(MTPHead[LatentHParams], DeepSeek2Graph):
     """``llama_model_deepseek2::graph_mtp``, and those of DeepSeek-V3.2 and GLM-5, which attend to all keys, too."""
+
 
 def latent_memory(build: CacheBuilder, layers: range) -> Memory:
     """Latent keys alone."""

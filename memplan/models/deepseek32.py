@@ -96,8 +96,7 @@ class SparseGraph(LatentGraph[SparseHParams], SparseIndexer[SparseHParams]):
         (inp,) = given
         cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
         cur, _ = self.sparse_attention(cur, None, il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
         return self.ffn_block(ffn_inp, il)
 

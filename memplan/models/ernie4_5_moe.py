@@ -51,8 +51,7 @@ class Ernie45MoeGraph(KVGraph[Ernie45MoeHParams]):
         # a bias of the output projection is loaded, and not added
         cur = self.build_attn(self.inp_attn, q, k, v, il, out="")
         cur = self.cb(self.mm(il, "attn_output", cur), "attn_out", il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         if il < self.hp.n_layer_dense_lead or (il + 1) % self.hp.n_moe_layer_step:

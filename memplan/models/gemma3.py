@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memplan.ggml import ops
 from memplan.llama.hparams import HParams, common, swa_pattern
 from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import iswa_memory, window_bytes
+from memplan.llama.memory.iswa import iswa_memory
 from memplan.llama.memory.kv import kv_memory
 from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
@@ -51,8 +51,7 @@ class Gemma3Graph(KVGraph[Gemma3HParams]):
         k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
         q = ops.scale(q)
         cur = self.build_attn(self.inp_attn, q, k, v, il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         cur = self.cb(self.norm(cur, self.w(il, "post_attention_norm"), il), "attn_post_norm", il)
         sa_out = yield self.cb(ops.add(cur, inp), "sa_out", il)
         cur = self.cb(self.norm(sa_out, self.w(il, "ffn_norm"), il), "ffn_norm", il)
@@ -98,10 +97,6 @@ class Gemma3(Architecture[Gemma3HParams]):
     def memory(self, hp: Gemma3HParams, build: CacheBuilder, release: Release) -> Memory:
         """Two caches, or one where no layer slides."""
         return iswa_memory(build) if hp.n_swa else kv_memory(build)
-
-    def checkpoint(self, hp: Gemma3HParams, memory: Memory, n_ctx_seq: int) -> int:
-        """What slides."""
-        return window_bytes(memory, hp, n_ctx_seq) if hp.n_swa else 0
 
 
 ARCHITECTURE = Gemma3()

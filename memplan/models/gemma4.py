@@ -14,7 +14,7 @@ from memplan.ggml import ops
 from memplan.gguf.types import I32
 from memplan.llama.hparams import HParams, common, swa_layers
 from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import iswa_memory, window_bytes
+from memplan.llama.memory.iswa import iswa_memory
 from memplan.llama.weights import Have, Wanted, ffn
 from memplan.models.base import Architecture, Cuts, ModelGraph
 
@@ -208,10 +208,6 @@ class Gemma4(Architecture[Gemma4HParams]):
     def layer_kind(self, hp: Gemma4HParams, il: int) -> bool:
         """Whether it writes keys and values."""
         return hp.has_kv(il)
-
-    def checkpoint(self, hp: Gemma4HParams, memory: Memory, n_ctx_seq: int) -> int:
-        """What slides."""
-        return window_bytes(memory, hp, n_ctx_seq)
 
 
 def _block(hp: Gemma4HParams, have: Have, il: int) -> Iterator[Wanted]:

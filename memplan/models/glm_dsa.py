@@ -42,8 +42,7 @@ class GlmDsaGraph(SparseGraph):
         inp, top_k = given if len(given) > 1 else (given[0], None)
         cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
         cur, top_k = self.sparse_attention(cur, None if self.hp.indexer_full[il] else top_k, il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp, top_k = yield self.cb(ops.add(cur, inp), "ffn_inp", il), top_k
         return self.ffn_block(ffn_inp, il), top_k
 

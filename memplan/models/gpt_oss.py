@@ -14,7 +14,7 @@ from memplan.ggml import ops
 from memplan.ggml.tensor import FLAG_OUTPUT
 from memplan.llama.hparams import HParams, common, swa_pattern
 from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import iswa_memory, window_bytes
+from memplan.llama.memory.iswa import iswa_memory
 from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
 
@@ -98,10 +98,6 @@ class GptOss(Architecture[GptOssHParams]):
     def memory(self, hp: GptOssHParams, build: CacheBuilder, release: Release) -> Memory:
         """Two caches."""
         return iswa_memory(build)
-
-    def checkpoint(self, hp: GptOssHParams, memory: Memory, n_ctx_seq: int) -> int:
-        """What slides."""
-        return window_bytes(memory, hp, n_ctx_seq)
 
 
 ARCHITECTURE = GptOss()

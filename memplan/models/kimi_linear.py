@@ -14,7 +14,7 @@ from memplan.ggml import ops
 from memplan.llama.context import GATED_DELTA_NET, Fused
 from memplan.llama.graph.delta_net import DeltaNet
 from memplan.llama.memory.base import Memory
-from memplan.llama.memory.recurrent import one_state, recurrent
+from memplan.llama.memory.recurrent import recurrent
 from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts
 from memplan.models.deepseek2 import LatentGraph, LatentHParams, latent_fields
@@ -74,8 +74,7 @@ class KimiLinearGraph(LatentGraph[KimiLinearHParams], DeltaNet[KimiLinearHParams
         cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
         self.graph.expand(cur)
         cur = self.build_kda(rs, cur, il) if self.hp.is_recr[il] else self.build_mla(cur, il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp, *rs = yield (self.cb(ops.add(cur, inp), "ffn_inp", il), *rs)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         return self.cb(ops.add(self.feed_forward(cur, il), ffn_inp), "l_out", il), *rs
@@ -169,6 +168,7 @@ class KimiLinear(Architecture[KimiLinearHParams]):
     name = "kimi-linear"
     tied_output = False
     one_cache_type = True
+    long_graphs = True
     graph = KimiLinearGraph
 
     def load_hparams(self, k: Keys, release: Release) -> KimiLinearHParams:
@@ -191,10 +191,6 @@ class KimiLinear(Architecture[KimiLinearHParams]):
         """Delta nets."""
         return frozenset(probe.op for probe in GATED_DELTA_NET)
 
-    def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
-        """Unfused graphs are long."""
-        return max(40 * n_tokens, 32 * n_tensors)
-
     def reserves_one_sequence(self, hp: KimiLinearHParams, release: Release) -> bool:
         """For a decay that grew with the square of a sequence's tokens."""
         return release.build >= ONE_SEQUENCE_SINCE and not all(hp.is_recr[: hp.n_layer])
@@ -205,10 +201,6 @@ class KimiLinear(Architecture[KimiLinearHParams]):
         cache = build.kv([il for il in layers if not hp.is_recr[il]], values=False)
         states = recurrent(build, [il for il in layers if hp.is_recr[il]], hp.n_embd_r, hp.n_embd_s, n_rs_seq=0)
         return Memory({"kv": cache, "rs": states})
-
-    def checkpoint(self, hp: KimiLinearHParams, memory: Memory, n_ctx_seq: int) -> int:
-        """The states of one sequence."""
-        return one_state(memory)
 
     # --- weights ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from memplan.ggml import ops
 from memplan.llama.graph.base import NORM, H
 from memplan.llama.hparams import HParams, common
 from memplan.llama.weights import Have, Wanted, ffn, qkv, rope_factors
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -20,19 +20,15 @@ if TYPE_CHECKING:
     from memplan.releases import Release
 
 
-class LlamaGraph(ModelGraph[H]):
+class LlamaGraph(KVGraph[H]):
     """``llama_model_llama::graph``."""
 
     rope_type = NORM
 
-    def head(self) -> Tensor:
-        """Embeddings."""
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
+    def attention_inputs(self) -> None:
+        """What queries are multiplied with, if they are, besides."""
         self.inp_attn_scale = self.build_inp_attn_scale() if self.scales_queries else None
-        self.attention_inputs()
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
+        super().attention_inputs()
 
     @property
     def scales_queries(self) -> bool:
@@ -50,8 +46,7 @@ class LlamaGraph(ModelGraph[H]):
         if self.inp_attn_scale is not None:
             q = self.cb(ops.mul(q, self.inp_attn_scale), "Qcur_attn_temp_scaled", il)
         cur = self.cb(self.build_attn(self.inp_attn, q, k, v, il), "attn_out", il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         if self.source.has("ffn_gate_inp.weight", il):

@@ -13,10 +13,10 @@ from memplan.ggml import ops
 from memplan.llama.graph.base import NORM
 from memplan.llama.hparams import HParams, common, swa_pattern
 from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import iswa_memory, window_bytes
+from memplan.llama.memory.iswa import iswa_memory
 from memplan.llama.memory.kv import kv_memory
 from memplan.llama.weights import Have, Wanted, ffn, qkv, rope_factors
-from memplan.models.base import Architecture, Cuts, ModelGraph
+from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -44,21 +44,17 @@ class Llama4HParams(HParams):
     use_kq_norm: bool
 
 
-class Llama4Graph(ModelGraph[Llama4HParams]):
+class Llama4Graph(KVGraph[Llama4HParams]):
     """``llama_model_llama4::graph``."""
 
     unscaled = ("ffn_",)
 
     rope_type = NORM
 
-    def head(self) -> Tensor:
-        """Embeddings."""
-        cur = self.build_inp_embd()
-        self.inp_pos = self.build_inp_pos()
+    def attention_inputs(self) -> None:
+        """What queries of some layers are multiplied with, besides."""
         self.inp_attn_scale = self.build_inp_attn_scale()
-        self.attention_inputs()
-        self.inp_out_ids = self.build_inp_out_ids()
-        return cur
+        super().attention_inputs()
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then a dense layer or experts."""
@@ -78,8 +74,7 @@ class Llama4Graph(ModelGraph[Llama4HParams]):
             q = self.cb(ops.rms_norm(q), "Qcur_normed", il)
             k = self.cb(ops.rms_norm(k), "Kcur_normed", il)
         cur = self.cb(self.build_attn(self.inp_attn, q, k, v, il), "attn_out", il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
         cur = self.norm(ffn_inp, self.w(il, "ffn_norm"), il)
         if not self.source.has("ffn_gate_inp.weight", il):
@@ -145,10 +140,6 @@ class Llama4(Architecture[Llama4HParams]):
     def memory(self, hp: Llama4HParams, build: CacheBuilder, release: Release) -> Memory:
         """Two caches, or one where no layer is chunked."""
         return iswa_memory(build) if hp.n_swa else kv_memory(build)
-
-    def checkpoint(self, hp: Llama4HParams, memory: Memory, n_ctx_seq: int) -> int:
-        """What is chunked."""
-        return window_bytes(memory, hp, n_ctx_seq) if hp.n_swa else 0
 
 
 ARCHITECTURE = Llama4()

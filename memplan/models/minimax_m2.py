@@ -57,8 +57,7 @@ class MiniMaxM2Graph(KVGraph[MiniMaxM2HParams]):
         q = self.cb(self.rope(q, self.inp_pos, il), "Qcur", il)
         k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
         cur = self.build_attn(self.inp_attn, q, k, v, il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         cur = self.build_moe_ffn(cur, il, gating=hp.gating)

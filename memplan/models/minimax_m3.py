@@ -95,8 +95,7 @@ class MiniMaxM3Graph(ModelGraph[MiniMaxM3HParams]):
             cur = self.sparse_attention(cur, q, k, v, more[0] if more else None, il)
         else:
             cur = self.build_attn(self.inp_attn, q, k, v, il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp, *more = yield (self.cb(ops.add(cur, inp), "ffn_inp", il), *more)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         return self.cb(ops.add(self.feed_forward(cur, il), ffn_inp), "l_out", il), *more
@@ -238,6 +237,7 @@ class MiniMaxM3(Architecture[MiniMaxM3HParams]):
     since = 10142
     graph = MiniMaxM3Graph
     equal_heads = True
+    long_graphs = True
 
     def load_hparams(self, k: Keys, release: Release) -> MiniMaxM3HParams:
         """``load_arch_hparams``."""
@@ -289,10 +289,6 @@ class MiniMaxM3(Architecture[MiniMaxM3HParams]):
         sparse = range(hp.n_layer_dense_lead, hp.n_layer)
         idx = build.kv(sparse, name="idx", head=hp.indexer_head_size)
         return Memory({"base": build.kv(range(hp.n_layer)), "idx": idx})
-
-    def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
-        """A stream's graph is long."""
-        return max(40 * n_tokens, 32 * n_tensors)
 
 
 ARCHITECTURE = MiniMaxM3()

@@ -13,7 +13,7 @@ from memplan.backends.weights import StateSpace
 from memplan.ggml import ops
 from memplan.llama.graph.mamba import Mamba
 from memplan.llama.hparams import common
-from memplan.llama.memory.recurrent import hybrid_memory, one_state
+from memplan.llama.memory.recurrent import hybrid_memory
 from memplan.llama.ssm import SSMHParams, ssm_keys
 from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, ModelGraph
@@ -135,10 +135,6 @@ class NemotronH(Architecture[NemotronHHParams]):
         recurring = [il for il in layers if hp.is_recr[il]]
         attention = [il for il in layers if not hp.is_recr[il]]
         return hybrid_memory(hp, build, attention, recurring, rolls_back=release.mamba_projects_rows)
-
-    def checkpoint(self, hp: NemotronHHParams, memory: Memory, n_ctx_seq: int) -> int:
-        """The states of one sequence."""
-        return one_state(memory)
 
     def block(self, hp: NemotronHHParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
         """A layer's weights (``load_arch_tensors``)."""

@@ -34,8 +34,7 @@ class Phi3Graph(KVGraph[HParams]):
         k = self.cb(self.rope(k, self.inp_pos, il, factors), "Kcur", il)
         q = self.cb(ops.scale(q), "Qcur", il)
         cur = self.build_attn(self.inp_attn, q, k, v, il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp = yield ops.add(cur, inp)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         cur = self.cb(self.build_ffn(cur, il, "SWIGLU"), "ffn_out", il)

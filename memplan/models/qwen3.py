@@ -32,8 +32,7 @@ class Qwen3Attention(KVGraph[H]):
         k = self.cb(self.norm(k, self.w(il, "attn_k_norm"), il), "Kcur_normed", il)
         k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
         cur = self.build_attn(self.inp_attn, q, k, v, il)
-        if self.is_last(il):
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        cur, inp = self.rows_asked_for(il, cur, inp)
         return self.cb(ops.add(cur, inp), "ffn_inp", il)
 
 

@@ -13,7 +13,7 @@ from memplan.ggml import ops
 from memplan.llama.context import GATED_DELTA_NET, Fused
 from memplan.llama.graph.delta_net import DeltaNet
 from memplan.llama.hparams import common
-from memplan.llama.memory.recurrent import hybrid_memory, one_state
+from memplan.llama.memory.recurrent import hybrid_memory
 from memplan.llama.refusals import Refusal, died
 from memplan.llama.ssm import SSMHParams, ssm_keys
 from memplan.llama.weights import Have, Wanted, ffn, nextn, qkv
@@ -214,6 +214,7 @@ class DeltaNetArchitecture(Architecture[H]):
     """What Qwen3-Next, Qwen3.5 and 3.6 have in common."""
 
     equal_heads = True
+    long_graphs = True
     always_drafts_since = 0
     rolls_back = True
     """Whether states have snapshots."""
@@ -239,14 +240,6 @@ class DeltaNetArchitecture(Architecture[H]):
     def fused(self, release: Release, paths: Paths) -> Fused:
         """Delta nets."""
         return frozenset(probe.op for probe in GATED_DELTA_NET)
-
-    def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
-        """Unfused graphs are long."""
-        return max(40 * n_tokens, 32 * n_tensors)
-
-    def checkpoint(self, hp: H, memory: Memory, n_ctx_seq: int) -> int:
-        """The states of one sequence."""
-        return one_state(memory)
 
     # --- hyper-parameters and weights ---------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from memplan.ggml.tensor import FLAG_OUTPUT
 from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common, swa_layers
 from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import iswa_memory, window_bytes
+from memplan.llama.memory.iswa import iswa_memory
 from memplan.llama.weights import Have, Wanted, ffn, nextn, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.mtp import MTPBlock, MTPHead
@@ -159,10 +159,6 @@ class Step35(Architecture[Step35HParams]):
     def memory(self, hp: Step35HParams, build: CacheBuilder, release: Release) -> Memory:
         """Two caches."""
         return iswa_memory(build, layers=self.cached_layers(hp, release))
-
-    def checkpoint(self, hp: Step35HParams, memory: Memory, n_ctx_seq: int) -> int:
-        """What slides."""
-        return window_bytes(memory, hp, n_ctx_seq)
 
 
 def _block(hp: Step35HParams, have: Have, il: int, optional: bool, skip: bool) -> Iterator[Wanted]:

@@ -98,6 +98,14 @@ class Memory:
             raise KeyError(role, il)
         return found
 
+    def kept(self, n_swa: int, n_ctx_seq: int) -> int:
+        """Bytes of one sequence that cannot be rolled back, which llama-server keeps of it (``state_write``).
+
+        Those of keys and values within the window, and of recurrent states.
+        """
+        rows = {name: sum(t.type.row_size(t.ne[0]) for t in cache.tensors) for name, cache in self.caches.items()}
+        return rows.get("swa", 0) * min(n_swa, n_ctx_seq) + rows.get("rs", 0)
+
     def has(self, role: str, il: int) -> bool:
         """Whether layer ``il`` has a tensor ``role``, its own or another layer's."""
         if role not in self._roles:

@@ -1,6 +1,6 @@
 """Two caches: one for layers with full attention, one for layers that attend to a window (``llama_kv_cache_iswa``).
 
-Follows src/llama-kv-cache-iswa.cpp (constructor, ``state_write``) and src/llama-model.cpp (``create_memory``), v0.5.0;
+Follows src/llama-kv-cache-iswa.cpp (constructor) and src/llama-model.cpp (``create_memory``), v0.5.0;
 releases from b9842 on do the same.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from memplan.llama.hparams import HParams
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import CacheBuilder, KVCache, window_cells
 
@@ -31,8 +30,3 @@ def iswa_memory(
         return build.kv(own, cells, name=name, reuse={il: shared[il] for il in alike if il in shared})
 
     return Memory({"kv": cache("", None, False), "swa": cache("swa", size, True)})
-
-
-def window_bytes(memory: Memory, hp: HParams, n_ctx_seq: int) -> int:
-    """Bytes of one slot's keys and values within the window: what llama-server keeps of them in a checkpoint."""
-    return sum(t.type.row_size(t.ne[0]) for t in memory.caches["swa"].tensors) * min(hp.n_swa, n_ctx_seq)

@@ -60,9 +60,3 @@ def hybrid_memory(
     n_rs_seq = build.n_rs_seq if rolls_back else 0
     states = recurrent(build, recurring, hp.n_embd_r, hp.n_embd_s, n_rs_seq=n_rs_seq)
     return Memory({"kv": build.kv(attention), "rs": states})
-
-
-def one_state(memory: Memory) -> int:
-    """Bytes of one sequence's states: what llama-server keeps of them in a checkpoint (``state_write``)."""
-    states = memory.caches["rs"]
-    return sum(t.type.row_size(t.ne[0]) for t in states.tensors)

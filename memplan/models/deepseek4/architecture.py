@@ -39,6 +39,7 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
     name = "deepseek4"
     graph: type[Layers] = DeepSeek4Graph
     one_cache_type = True
+    long_graphs = True
     paths = ("indexer", "hyper-connections")
 
     def load_hparams(self, k: Keys, release: Release) -> DeepSeek4HParams:
@@ -115,9 +116,6 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
             " buffers take many times what they take with -np 1",
         )
 
-    def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
-        """Unfused graphs are long."""
-        return max(40 * n_tokens, 32 * n_tensors)
 
     def checkpoint(self, hp: DeepSeek4HParams, memory: Memory, n_ctx_seq: int) -> int:
         """One slot's raw keys within the window, and one snapshot of its compressors' states (``state_write``)."""

@@ -115,7 +115,6 @@ class StagesGraph(DraftLayers, BlockGraph[DeepSeek4HParams]):
 class PlainGraph(BlockGraph[PlainHParams]):
     """``llama_model_dflash::graph<false>``."""
 
-
     def head(self) -> Tensor:
         """Inputs and embeddings."""
         self.inp_pos = self.build_inp_pos()
