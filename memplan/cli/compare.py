@@ -94,9 +94,7 @@ def compare(
             comparison,
             (a, b),
             top=top,
-            colour=terminal.colour(),
-            unicode=terminal.unicode(),
-            width=terminal.limit(),
+            **terminal.look(),
             fill=terminal.width(),
         )
     sys.stdout.write(text)

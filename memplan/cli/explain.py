@@ -91,15 +91,7 @@ def explain(
         text = explanation_json(x)
     else:
         smaller = _smaller(x, question)
-        text = render_explanation(
-            x,
-            top=top,
-            device=device or "",
-            smaller=smaller,
-            colour=terminal.colour(),
-            unicode=terminal.unicode(),
-            width=terminal.limit(),
-        )
+        text = render_explanation(x, top=top, device=device or "", smaller=smaller, **terminal.look())
     sys.stdout.write(text)
     return 0
 
@@ -112,9 +104,7 @@ def _run_time(question: Question, top: int, device: str, json: bool) -> str:
         found = explain_run_time(question)
     if json:
         return run_time_json(found)
-    return render_run_time(
-        found, top=top, device=device, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit()
-    )
+    return render_run_time(found, top=top, device=device, **terminal.look())
 
 
 def _smaller(x: Explanation, question: Question) -> list[tuple[str, Estimate]]:

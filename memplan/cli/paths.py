@@ -45,11 +45,6 @@ def paths(
 
     with terminal.ProgressBar("searching") as bar:
         found = both_paths(question, of, bar)
-    if json:
-        text = paths_json(found)
-    else:
-        text = render_paths(
-            found, top=top, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit()
-        )
+    text = paths_json(found) if json else render_paths(found, top=top, **terminal.look())
     sys.stdout.write(text)
     return 0

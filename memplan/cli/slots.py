@@ -56,7 +56,7 @@ def slots(
         text = slots_json(table)
     else:
         given = question.without(SLOTS.replaced).flags.words()
-        text = render_slots(table, given, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit())
+        text = render_slots(table, given, **terminal.look())
     sys.stdout.write(text)
     of_interest = [row for row in table.rows if row.path == table.usual]
     row = next((row for row in of_interest if row.given), None) or next(row for row in of_interest if row.default)

@@ -97,9 +97,7 @@ def sweep(
         text = output.sweep_csv(found)
     else:
         given = sweeper.question.flags.words()
-        text = output.render_sweep(
-            found, given, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit()
-        )
+        text = output.render_sweep(found, given, **terminal.look())
     sys.stdout.write(text)
     fits = any(point.estimate.fits for point in found.points)
     return CHECK_FAILED if check and not fits else 0
@@ -142,7 +140,5 @@ def _last_that_fits(
         text = output.largest_csv(hunt, rows)
     else:
         given = sweeper.question.flags.words()
-        text = output.render_largest(
-            hunt, rows, given, colour=terminal.colour(), unicode=terminal.unicode(), width=terminal.limit()
-        )
+        text = output.render_largest(hunt, rows, given, **terminal.look())
     return any(row.largest.value is not None for row in rows), text

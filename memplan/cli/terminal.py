@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import TextIO, TypedDict
 
 from memplan.errors import printable
 
@@ -28,6 +28,19 @@ def width() -> int:
 def limit() -> int | None:
     """Columns that lines must keep to: the terminal's; None where stdout is none, and a table's lines stay whole."""
     return width() if sys.stdout.isatty() else None
+
+
+class Look(TypedDict):
+    """What tables are made for."""
+
+    colour: bool
+    unicode: bool
+    width: int | None
+
+
+def look() -> Look:
+    """What stdout can show, for tables whose lines keep to it."""
+    return {"colour": colour(), "unicode": unicode(), "width": limit()}
 
 
 def fitted(text: str, stream: TextIO | None = None, indent: str = "  ") -> str:

@@ -163,15 +163,5 @@ def flash_attn(flags: Flags, release: Release) -> Literal["auto", "on", "off"]:
     return "on" if settled else flags.flash_attn
 
 
-def output_buffer(hp: HParams, flags: Flags, placement: Placement) -> tuple[str, int]:
-    """Buffer type and bytes of the host's copy of the logits that a new context makes: one row a sequence.
-
-    It lies in the pinned memory of the output layer's device, if that has any. llama.cpp's own breakdown leaves it
-    out, and so does ``context`` here (``output_reserve``, ``memory_breakdown``).
-    """
-    buft = placement.output.host_buft or placement.cpu.buft
-    return buft.name, hp.n_vocab * max(1, flags.n_parallel) * 4
-
-
 def _other(said: str, mend: str) -> Refusal:
     return Refusal(OTHER, REFUSED, said, mend)

@@ -90,7 +90,6 @@ class Placement:
     largest: Mapping[BufferType, int]
     n_tensors: int
     n_gpu_layers: int
-    has_tensor_overrides: bool
     pipeline_parallel: bool
 
 
@@ -207,7 +206,6 @@ def place(
         largest=_largest(created),
         n_tensors=len(created),
         n_gpu_layers=n_gpu_layers,
-        has_tensor_overrides=bool(flags.overrides),
         pipeline_parallel=len(devices) > 1
         and n_gpu_layers > n_layer_all
         and flags.split_mode == "layer"

@@ -20,29 +20,17 @@ if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Taker:
-    """The op that takes most on one device; ``layer``: the layer it is part of, -1 for none.  ``batch``: when."""
-
-    tensor: Tensor
-    layer: int
-    batch: Batch
-
-
 @dataclass(slots=True)
 class DeviceScratch:
-    """The scratch of one device: the most that one op holds at once, which op, and whether any goes through cuBLAS."""
+    """The scratch of one device: the most that one op holds at once, and whether any goes through cuBLAS."""
 
     most: int = 0
-    taker: Taker | None = None
     cublas: bool = False
 
-    def add(self, nbytes: int, cublas: bool, t: Tensor, layer: int, batch: Batch) -> None:
+    def add(self, nbytes: int, cublas: bool) -> None:
         """Count one op's."""
         self.cublas = self.cublas or cublas
-        if nbytes > self.most:
-            self.most = nbytes
-            self.taker = Taker(t, layer, batch)
+        self.most = max(self.most, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +59,7 @@ def measure(context: Context, work: Work) -> list[DeviceScratch]:
             _of_graph(context, batch, found)
     for p in work.products:
         taken = context.devices.backends[p.home].scratch(p.node)
-        found[p.home].add(taken.nbytes, taken.cublas, p.node, p.layer, p.batch)
+        found[p.home].add(taken.nbytes, taken.cublas)
     return found
 
 
@@ -98,16 +86,16 @@ def _of_parts(context: Context, batch: Batch, found: list[DeviceScratch]) -> boo
     except (GGMLAssertError, NotImplementedError, SchedAbortError):
         return False
     seen: set[tuple[Part, bytes]] = set()
-    for at, (part, layer) in enumerate(zip(graph.parts, graph.layers, strict=True)):
+    for at, part in enumerate(graph.parts):
         homes = schedule.homes_of(at)
         if (part, homes) in seen:
-            continue  # the first layer of many that are alike is told
+            continue  # many layers are alike
         seen.add((part, homes))
         for home, backend in enumerate(backends):
             if backend.scratching is not None and home in homes:
                 for node, nbytes, cublas in part.scratch(backend):
                     if homes[node] == home:
-                        found[home].add(nbytes, cublas, part.nodes[node], layer, batch)
+                        found[home].add(nbytes, cublas)
     return True
 
 
@@ -116,7 +104,7 @@ def _of_graph(context: Context, batch: Batch, found: list[DeviceScratch]) -> Non
         backend = context.devices.backends[t.backend]
         if t.op in SCRATCH_OPS and backend.scratching is not None:
             taken = backend.scratch(t)
-            found[t.backend].add(taken.nbytes, taken.cublas, t, -1, batch)
+            found[t.backend].add(taken.nbytes, taken.cublas)
 
 
 def prompt_batches(params: ContextParams, filled: int) -> tuple[Batch, ...]:

@@ -12,7 +12,7 @@ from memplan.ggml.backend import BufferType
 from memplan.ggml.tensor import Tensor
 from memplan.llama.allocation import buffer_bytes, buffer_chunks
 from memplan.llama.batch import ContextParams
-from memplan.llama.checks import check_context, flash_attn, output_buffer
+from memplan.llama.checks import check_context, flash_attn
 from memplan.llama.flags import Flags
 from memplan.llama.placement import Placement, place
 from memplan.llama.refusals import Refusal
@@ -134,14 +134,6 @@ def test_a_quantised_cache_turns_flash_attention_on() -> None:
     assert flash_attn(Flags(), V0_5_0) == "auto"
     assert flash_attn(Flags(type_k="q8_0", type_v="q8_0"), V0_5_0) == "on"
     assert flash_attn(Flags(flash_attn="off"), V0_5_0) == "off"
-
-
-def test_output_buffer() -> None:
-    hp, _ = model("flash-antirez-q2")
-    placement, _ = memory(Flags(n_ctx=4096, n_parallel=2))
-    assert output_buffer(hp, Flags(n_parallel=2), placement) == ("CUDA_Host", 2 * 129280 * 4)
-    placement, _ = memory(Flags(n_ctx=4096, n_gpu_layers=0))
-    assert output_buffer(hp, Flags(n_parallel=1), placement) == ("CPU", 129280 * 4)
 
 
 class _Small(BufferType):
