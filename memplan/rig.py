@@ -187,9 +187,17 @@ def _other_gpu(
 
 
 def _near(name: str) -> str:
-    """Which known cards may have been meant; empty when none is near, or it is one of them."""
+    """Which known cards may have been meant, or how many; empty when none is near, or it is one of them."""
     from memplan.backends.known import near_names
 
+    if counted := re.fullmatch(r"([1-9][0-9]?) +(.*)|(.*?) *[xX*] ?([1-9][0-9]?)", name):
+        count, card = counted[1] or counted[4], counted[2] or counted[3]
+        if find_card(card):
+            return f"did you mean {count}*{card}? Else"
+    if sized := re.fullmatch(r"(.*?) *\(?([1-9][0-9]{0,2}) ?[gG][bB]\)?", name):
+        card, mib = sized[1], int(sized[2]) * 1024
+        if find_card(card):
+            return f"did you mean {card}, or {card}:{mib}? Else"
     near = near_names(name)
     return f"did you mean {' or '.join(near)}? Else" if near else ""
 

@@ -32,7 +32,7 @@ AS_GIVEN = "as given"
 
 
 @app.command(
-    cls=LlamaCommand.but(most=2, usage="MODEL [MODEL]"),
+    cls=LlamaCommand.but(most=2, usage="MODEL [MODEL]", too_many="releases are compared by --llama A,B"),
     epilog="""\
 --llama, --app, --path, --indexer and --hyper-connections, given twice, are what
 is compared; all that is given once holds for both sides.

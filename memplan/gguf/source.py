@@ -131,7 +131,9 @@ def read_file(path: str, name: str, read: Callable[[FileIO, str], T]) -> T:
         with open_input(path) as file:
             return read(file, name)
     except FileNotFoundError:
-        raise SourceError(f"{name}: no such file; check the path") from None
+        is_repository = re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", name, re.ASCII) and not name.endswith(".gguf")
+        hint = f", or write hf:{name} for a hub's" if is_repository else ""
+        raise SourceError(f"{name}: no such file; check the path{hint}") from None
     except IsADirectoryError:
         raise SourceError(f"{name}: is a folder; give a .gguf file in it") from None
     except PermissionError:

@@ -42,6 +42,9 @@ def whole(flag: str, text: str, low: int = -(2**31), high: int = 2**31 - 1) -> i
     """A whole number from ``low`` to ``high``."""
     if not re.fullmatch(r"\s*[+-]?[0-9]+", text, re.ASCII) or len(text) > 40:
         scaled = re.fullmatch(r"([0-9]{1,9})([kKmM])", text, re.ASCII)
+        sized = re.fullmatch(r"([0-9]{1,6}) ?[gG]([iI]?[bB])?", text, re.ASCII) if "-mib" in flag else None
+        if sized:
+            raise FlagError(f"{flag} {shown(text)}: give it in MiB: {int(sized[1]) * 1024}")
         meant = f", as in {int(scaled[1]) << (10 if scaled[2] in 'kK' else 20)}" if scaled else ""
         raise FlagError(f"{flag} {shown(text)}: must be a whole number, written out{meant}")
     value = int(text)

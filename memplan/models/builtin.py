@@ -71,7 +71,10 @@ def builtin_header(name: str, changes: Sequence[str] = ()) -> Header:
     recipes = {known.lower(): known for known in model.recipes}
     recipe_name = recipes.get(recipe_name.lower() or model.default.lower(), "") or recipe_name
     if recipe_name not in model.recipes:
-        raise UnknownModel(f"{model.name} has no recipe {shown(recipe_name)}; there are {', '.join(model.recipes)}")
+        raise UnknownModel(
+            f"{model.name} has no recipe {shown(recipe_name)}; there are {', '.join(model.recipes)}; of another file"
+            " the address will do, such as hf:OWNER/REPO:QUANT"
+        )
     full = f"{model.name}:{recipe_name}"
     if changes:
         from memplan.models.changed import changed_model

@@ -213,6 +213,8 @@ def _read(where: str, name: str, flags: tuple[str, ...], text: str) -> list[Valu
     if all(flag in _COUNTS for flag in flags):
         return [text]
     form = "must be a number, A:B (doubling), A:B:STEP or A:B:xFACTOR, as in 4096:1048576"
+    if spanned := re.fullmatch(r"([0-9]{1,9})(?:-|\.\.\.?)([0-9]{1,9})", text, re.ASCII):
+        form = f"{form}; did you mean {spanned[1]}:{spanned[2]}:1?"
     raise FlagError(f"{where}{_cut(text)}: {form}")
 
 

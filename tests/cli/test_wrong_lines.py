@@ -111,6 +111,14 @@ WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("estimate", MODEL, "-c", "64k", *GPU), "must be a whole number, written out, as in 65536"),
     (("sweep", MODEL, *GPU, "--max", "contxt"), "--max 'contxt': there is no such axis; did you mean context"),
     (("preset", "show", "RTX 3090"), "did you mean 2x-rtx-3090"),
+    (("estimate", MODEL, "--gpu", "2 RTX 3090"), "did you mean 2*RTX 3090?"),
+    (("estimate", MODEL, "--gpu", "RTX 3090 Ti x2"), "did you mean 2*RTX 3090 Ti?"),
+    (("estimate", MODEL, "--gpu", "RTX 3090 (24 GB)"), "did you mean RTX 3090, or RTX 3090:24576?"),
+    (("estimate", MODEL, "--no-gpu", "--host-mib", "64GB"), "--host-mib '64GB': give it in MiB: 65536"),
+    (("estimate", "owner/repo-GGUF", *GPU), "write hf:owner/repo-GGUF for a hub's"),
+    (("estimate", f"{MODEL}:ud-iq2_xxs", *GPU), "such as hf:OWNER/REPO:QUANT"),
+    (("sweep", MODEL, *GPU, "--over", "ncmoe=20..40"), "did you mean 20:40:1?"),
+    (("compare", MODEL, *GPU, "v0.4.0", "v0.5.0"), "releases are compared by --llama A,B"),
 ]
 WRONG_LINES += [
     (("estimate", MODEL, *line.split(), *(() if "needs" in said else GPU)), said)
