@@ -50,7 +50,8 @@ def builtin_like(name: str) -> str:
     found = max((model for model in MODELS if _letters(model) in key), key=len, default="")
     if not found:
         return ""
-    recipe = max((recipe for recipe in MODELS[found].recipes if _letters(recipe) in key), key=len, default="")
+    recipes = {_letters(recipe.called or name): name for name, recipe in MODELS[found].recipes.items()}
+    recipe = recipes.get(max((letters for letters in recipes if letters in key), key=len, default=""), "")
     return f"{found}:{recipe or MODELS[found].default}"
 
 

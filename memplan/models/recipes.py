@@ -48,12 +48,14 @@ _WHOLE_BLOCKS = {"q2_K": "q4_0", "q3_K": "q4_0", "iq2_xxs": "iq4_nl", "iq3_xxs":
 class Recipe:
     """What a file is ``about``, and its ``rules``; vectors are f32 and tables of numbers i32 in every file.
 
-    ``nextn``: with one layer for multi-token prediction (MTP).
+    ``nextn``: with one layer for multi-token prediction (MTP).  ``called``: what the names of such files have in them,
+    where that is not the recipe's own.
     """
 
     about: str
     rules: tuple[Rule, ...]
     nextn: bool = False
+    called: str = ""
 
     @property
     def types(self) -> frozenset[str]:
@@ -137,6 +139,7 @@ FLASH: Mapping[str, Recipe] = {
             "mxfp4", "mxfp4", "q8_0", "q8_0", ("bf16", "bf16"), "bf16", Rule("indexer[.]attn_q_b", "q8_0"),
             router="bf16",
         ),
+        called="mxfp4",
     ),
     "ud-q4_k_xl": Recipe(
         "Unsloth's UD-Q4_K_XL: experts mxfp4, router bf16, the rest q8_0",

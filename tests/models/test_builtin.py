@@ -211,6 +211,8 @@ def test_what_llama_cpp_was_asked_about(name: str, file: str) -> None:
     [
         ("DeepSeek-V4-Flash-UD-Q2-00001-of-00003.gguf", "deepseek-v4-flash:ud-q2"),
         ("C:\\models\\gpt-oss-120b-mxfp4.gguf", "gpt-oss-120b:mxfp4"),
+        ("DeepSeek-V4-Flash-MXFP4-00001-of-00004.gguf", "deepseek-v4-flash:official"),
+        ("/m/DeepSeek-V4-Flash-UD-Q4_K_XL-00001-of-00004.gguf", "deepseek-v4-flash:ud-q4_k_xl"),
         ("Qwen3-8B-IQ2_XXS.gguf", "qwen3-8b:q4_K_M"),
         ("something.gguf", ""),
         ("", ""),
