@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +14,7 @@ import pytest
 from memplan.errors import ModelError
 from memplan.estimator import answer, estimate
 from memplan.full_estimate import full_estimate
-from memplan.gguf.header import Header, parse_header
+from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.notes import elsewhere_note
@@ -30,8 +28,8 @@ from memplan.result import BufferUse, Estimate
 from memplan.rig import parse_gpus
 from memplan.sweeping.largest import find_limit
 from memplan.sweeping.sweep import sweep
-from tests.golden import Case, parameters
-from tests.test_golden import COLUMNS, allocated, rig
+from tests.golden import Case, builtin, parameters, rig, stored
+from tests.test_golden import COLUMNS, allocated
 
 DATA = Path(__file__).parent / "data" / "golden" / "drafts.jsonl"
 HEADERS = DATA.parent.parent / "headers"
@@ -42,15 +40,13 @@ CASES: list[Case] = sorted(
 
 @cache
 def header(model: str) -> Header:
-    file = HEADERS / f"{model}.gguf.gz"
-    if file.exists():
-        return parse_header(io.BytesIO(gzip.decompress(file.read_bytes())), model)
+    if (HEADERS / f"{model}.gguf.gz").exists():
+        return stored(model)
     if model == "flash-dspark":
         return builtin_header("deepseek-v4-flash-dspark")
     if model.startswith("qwen3"):
         return builtin_header(model)
-    size, _, recipe = model.partition("-")
-    return builtin_header(f"deepseek-v4-{size}:{recipe}")
+    return builtin(model)
 
 
 def question(case: Case) -> Question:

@@ -17,17 +17,15 @@ from typing import Any
 
 import pytest
 
-from memplan.backends.devices import Gpu, Rig
-from memplan.backends.vulkan_limits import VulkanLimits
 from memplan.estimator import answer
 from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
-from memplan.models.builtin import builtin_header, header_of
+from memplan.models.builtin import header_of
 from memplan.models.catalogue import MODELS, PRO, deepseek4
 from memplan.models.recipes import DEEPSEEK4
 from memplan.question import Question
 from memplan.result import Estimate
-from tests.golden import GOLDEN, Case, parameters
+from tests.golden import GOLDEN, Case, builtin, parameters, rig
 
 COLUMNS = ("model", "context", "compute")
 
@@ -57,25 +55,11 @@ def header(model: str) -> Header:
     """A golden model as JSON: "flash-antirez-q2", or a made-up one's base, recipe and what differs from the base."""
     made_up = json.loads(model)
     if isinstance(made_up, str):
-        size, _, recipe = made_up.partition("-")
-        return builtin_header(f"deepseek-v4-{size}:{recipe}")
+        return builtin(made_up)
     base = MODELS[made_up["base"]]
     pro = base.name.endswith("pro")
     keys = deepseek4((128, 128) if pro else (0, 0), {**(PRO if pro else {}), **made_up["keys"]})
     return header_of(replace(base, keys=keys), DEEPSEEK4[made_up["recipe"]], "made up")
-
-
-def rig(case: Case) -> Rig:
-    gpus = []
-    for gpu in case["gpus"]:
-        name, total, free = gpu["name"], gpu["total_mib"] << 20, gpu["free_mib"] << 20
-        if "limits" in gpu:
-            limits = VulkanLimits(**gpu["limits"])
-            gpus.append(Gpu(name, total, free, backend="Vulkan", integrated=gpu["uma"], limits=limits))
-            continue
-        major, minor = gpu["cc"].split(".")
-        gpus.append(Gpu(name, total, free, (int(major), int(minor))))
-    return Rig(tuple(gpus))
 
 
 def allocated(buffers: Mapping[str, Mapping[str, int]]) -> dict[str, tuple[int, ...]]:

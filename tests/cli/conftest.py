@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from memplan.cli import main
 from memplan.question import Question
 from memplan.result import BufferUse
 from tests.estimates import made_up
@@ -48,3 +50,32 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr("memplan.sweeping.sweep.answer", fake.answer)
     monkeypatch.setattr("memplan.cli.estimate.advice", lambda question, result: "")
     return fake
+
+
+def out(capsys: pytest.CaptureFixture[str], *line: str, status: int = 0) -> str:
+    """What a line prints, when it says nothing else."""
+    assert main(line) == status
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+@pytest.fixture
+def wrong(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Sequence[str], str], None]:
+    """Holds a wrong line to what each gets: one line that says what is wrong, status 2, and nothing written."""
+
+    def check(line: Sequence[str], said: str) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert main(line) == 2
+        printed, err = capsys.readouterr()
+        assert printed == ""
+        assert err.startswith("memplan: error: ")
+        assert err.count("\n") == 1 and err.endswith("\n")
+        assert "fault in memplan" not in err
+        assert len(err) < 500
+        assert said in err
+        assert list(tmp_path.iterdir()) == []
+
+    return check

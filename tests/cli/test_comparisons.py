@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from memplan.cli.command import Arguments
 from memplan.cli.commands import find_command
 from memplan.cli.compare import sides
 from memplan.explaining.explain import explained
+from tests.cli.conftest import out
 
 MODEL = "deepseek-v4-flash"
 GPU = ("--gpu", "2*RTX 3090")
@@ -28,13 +28,6 @@ def each_question_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 once = cache(explained)
-
-
-def out(capsys: pytest.CaptureFixture[str], *line: str, status: int = 0) -> str:
-    assert main(line) == status
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    return captured.out
 
 
 def test_a_side_may_have_other_hyper_parameters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,21 +210,8 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(("line", "said"), WRONG, ids=range(len(WRONG)))
-def test_wrong_lines(
-    line: tuple[str, ...],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(line) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("memplan: error: ") and captured.err.count("\n") == 1
-    assert said in captured.err
-    assert "fault in memplan" not in captured.err
-    assert os.listdir(tmp_path) == []
+def test_wrong_lines(line: tuple[str, ...], said: str, wrong: Callable[[Sequence[str], str], None]) -> None:
+    wrong(line, said)
 
 
 def test_without_a_gpu_nothing_is_said_to_fit_unchecked(

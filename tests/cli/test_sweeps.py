@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from memplan.cli import main
 from memplan.cli.terminal import ProgressBar
 from memplan.output.seal import sealed
-from tests.cli.conftest import Engine
+from tests.cli.conftest import Engine, out
 from tests.test_exported_members import loaded_by
 
 MODEL = "deepseek-v4-flash"
@@ -27,13 +28,6 @@ GPU = ("--gpu", "2*RTX 3090")
 def _fonts(monkeypatch: pytest.MonkeyPatch) -> None:
     """matplotlib's list of fonts is made once, not in every test's own cache."""
     monkeypatch.setenv("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / "memplan-tests-matplotlib"))
-
-
-def out(capsys: pytest.CaptureFixture[str], *line: str, status: int = 0) -> str:
-    assert main(line) == status
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    return captured.out
 
 
 def test_sweep(capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,21 +221,8 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(("line", "said"), WRONG, ids=range(len(WRONG)))
-def test_wrong_lines(
-    line: tuple[str, ...],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(line) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("memplan: error: ") and captured.err.count("\n") == 1
-    assert said in captured.err
-    assert "fault in memplan" not in captured.err
-    assert os.listdir(tmp_path) == []
+def test_wrong_lines(line: tuple[str, ...], said: str, wrong: Callable[[Sequence[str], str], None]) -> None:
+    wrong(line, said)
 
 
 def test_an_interrupted_plot_leaves_the_old_file(

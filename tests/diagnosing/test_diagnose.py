@@ -26,7 +26,7 @@ from tests.diagnosing.logs import (
     loads,
     text,
 )
-from tests.models.test_golden import header
+from tests.golden import stored as header
 
 pytestmark = pytest.mark.slow
 

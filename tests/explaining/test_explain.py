@@ -6,7 +6,6 @@ import os
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import replace
-from functools import cache
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,12 +15,11 @@ from memplan.estimator import answer
 from memplan.explaining.explain import explain
 from memplan.explaining.record import Recorder
 from memplan.explaining.result import ComputeBuffer, Explanation
-from memplan.gguf.header import Header
 from memplan.llama.flags import parse_flags
-from memplan.models.builtin import builtin_header
 from memplan.question import Question
 from memplan.releases import RELEASES, V0_5_0, Release
 from memplan.rig import parse_gpus
+from tests.golden import builtin, rig
 from tests.llama.golden import GOLDEN, Case, cases
 
 EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "6"))
@@ -39,16 +37,9 @@ CASES = [
 ]
 
 
-@cache
-def header(name: str) -> Header:
-    size, _, recipe = name.partition("-")
-    return builtin_header(f"deepseek-v4-{size}:{recipe}")
-
-
 def explained(case: Case) -> Explanation:
-    rig = parse_gpus(f"{g['name']}:{g['total_mib']}:{g['free_mib']}:{g['cc']}" for g in case["gpus"])
     flags = parse_flags(case["args"], case["app"])
-    return explain(header(case["model"]), flags, rig, BY_NAME[case["release"]], case["deny"])
+    return explain(builtin(case["model"]), flags, rig(case), BY_NAME[case["release"]], case["deny"])
 
 
 def check(buffer: ComputeBuffer) -> None:
@@ -93,9 +84,8 @@ def test_what_lives_at_a_peak_adds_up_to_the_buffer(case: Case) -> None:
 @pytest.mark.parametrize("number", [3, 41, 97])
 def test_no_two_tensors_ever_overlap(number: int) -> None:
     case = CASES[number % len(CASES)]
-    rig = parse_gpus(f"{g['name']}:{g['total_mib']}:{g['free_mib']}:{g['cc']}" for g in case["gpus"])
     flags = parse_flags(case["args"], case["app"])
-    made = answer(Question.of(header(case["model"]), flags, rig, case["release"], case["deny"])).made
+    made = answer(Question.of(builtin(case["model"]), flags, rig(case), case["release"], case["deny"])).made
     assert made
     context = made.context
     graph = context.graphs.whole(context.params.prompt_batch, context.fused).graph
@@ -124,7 +114,7 @@ UNFUSED: Release = replace(V0_5_0, indexer_probe=True)
 def test_which_tensor_is_it() -> None:
     rig = parse_gpus(["RTX PRO 6000"])
     x = explain(
-        header("flash-antirez-q2"), parse_flags(["-c", "131072", "-np", "1"]), rig, UNFUSED, ["LIGHTNING_INDEXER"]
+        builtin("flash-antirez-q2"), parse_flags(["-c", "131072", "-np", "1"]), rig, UNFUSED, ["LIGHTNING_INDEXER"]
     )
     gpu = x.buffers[0]
     check(gpu)
@@ -139,7 +129,7 @@ def test_which_tensor_is_it() -> None:
 
 def test_which_tensor_it_was_before_the_indexer_was_fused() -> None:
     x = explain(
-        header("flash-antirez-q2"), parse_flags(["-c", "131072", "-np", "1"]), parse_gpus(["RTX PRO 6000"]), "b9924"
+        builtin("flash-antirez-q2"), parse_flags(["-c", "131072", "-np", "1"]), parse_gpus(["RTX PRO 6000"]), "b9924"
     )
     assert x.estimate.nodes[0] == 33689
     check(x.buffers[0])
@@ -149,7 +139,7 @@ def test_which_tensor_it_was_before_the_indexer_was_fused() -> None:
 
 
 def test_pipeline_parallelism_keeps_four_copies() -> None:
-    x = explain(header("flash-antirez-q2"), parse_flags(["-c", "4096", "-np", "1"]), parse_gpus(["2*RTX PRO 6000"]))
+    x = explain(builtin("flash-antirez-q2"), parse_flags(["-c", "4096", "-np", "1"]), parse_gpus(["2*RTX PRO 6000"]))
     assert x.estimate.pipeline_parallel
     assert {i.copies for split in x.splits for i in split.inputs} == {4}
     copies = [p for p in x.buffers[1].tensors if p.base == "copy of l_last"]
@@ -159,7 +149,7 @@ def test_pipeline_parallelism_keeps_four_copies() -> None:
 
 def test_experts_on_the_host_are_copied_to_a_gpu() -> None:
     x = explain(
-        header("flash-antirez-q2"), parse_flags(["-c", "4096", "-np", "1", "-cmoe"]), parse_gpus(["2*RTX 3090"])
+        builtin("flash-antirez-q2"), parse_flags(["-c", "4096", "-np", "1", "-cmoe"]), parse_gpus(["2*RTX 3090"])
     )
     weights = [(split.device, i) for split in x.splits for i in split.inputs if i.weight]
     assert len(weights) == 3 * 43
@@ -172,7 +162,7 @@ def test_experts_on_the_host_are_copied_to_a_gpu() -> None:
 
 def test_chunks_add_up_to_their_buffer() -> None:
     flags = parse_flags(["-c", "65536", "-np", "1", "-ncmoe", "10"])
-    x = explain(header("flash-antirez-q2"), flags, parse_gpus(["4*RX 7900 XTX"]), "b10568")
+    x = explain(builtin("flash-antirez-q2"), flags, parse_gpus(["4*RX 7900 XTX"]), "b10568")
     gpu = x.buffers[0]
     check(gpu)
     assert len(gpu.peaks) == 3
@@ -185,7 +175,7 @@ def test_chunks_add_up_to_their_buffer() -> None:
 
 def test_inputs_without_a_name_are_what_reads_them() -> None:
     """The zeros of ``dsv4_build_kq_zero_bias``, keys x tokens x heads, one for each layer (R31)."""
-    x = explain(header("flash-antirez-q2"), parse_flags(["-c", "8192"]), parse_gpus(["RTX PRO 6000"]), "lid-cuda")
+    x = explain(builtin("flash-antirez-q2"), parse_flags(["-c", "8192"]), parse_gpus(["RTX PRO 6000"]), "lid-cuda")
     decides = x.buffers[0].decides
     assert decides is not None
     assert (decides.base, decides.count) == ("input of FILL for kq_plus_kq_b", 41)
@@ -200,12 +190,12 @@ def test_inputs_without_a_name_are_what_reads_them() -> None:
 
 def test_a_refusal_has_nothing_to_explain() -> None:
     flags = parse_flags(["-c", "4096", "-ctk", "q8_0"])
-    x = explain(header("flash-antirez-q2"), flags, parse_gpus(["RTX PRO 6000"]))
+    x = explain(builtin("flash-antirez-q2"), flags, parse_gpus(["RTX PRO 6000"]))
     assert x.estimate.refused is not None
     assert not (x.buffers or x.splits or x.largest or x.residents)
 
 
 def test_without_a_gpu() -> None:
-    x = explain(header("flash-antirez-q2"), parse_flags(["-c", "4096", "-np", "1"]), parse_gpus([]))
+    x = explain(builtin("flash-antirez-q2"), parse_flags(["-c", "4096", "-np", "1"]), parse_gpus([]))
     assert [buffer.device for buffer in x.buffers] == ["CPU"]
     check(x.buffers[0])

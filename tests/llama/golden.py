@@ -21,11 +21,11 @@ from memplan.llama.memory.kv import CacheBuilder
 from memplan.llama.placement import Device, Machine, Placement, place, too_many_devices
 from memplan.llama.refusals import Refusal
 from memplan.llama.weights import ModelTensors
-from memplan.models.builtin import builtin_header
 from memplan.models.deepseek4.hparams import DeepSeek4HParams
 from memplan.models.deepseek4.memory import DeepSeek4Memory, create_memory
 from memplan.question import Question
 from memplan.releases import V0_4_0, V0_5_0
+from tests.golden import builtin
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 RELEASES = {"v0.5.0": V0_5_0, "v0.4.0": V0_4_0}
@@ -41,9 +41,7 @@ def cases(name: str) -> list[Case]:
 @cache
 def model(name: str) -> tuple[DeepSeek4HParams, ModelTensors]:
     """A golden model by its name there: flash-antirez-q2, pro-mxfp4, ..."""
-    size, _, recipe = name.partition("-")
-    header = builtin_header(f"deepseek-v4-{size}:{recipe}")
-    loaded = model_of(Question.of(header, Flags(), Rig(()), V0_5_0))
+    loaded = model_of(Question.of(builtin(name), Flags(), Rig(()), V0_5_0))
     assert isinstance(loaded.hparams, DeepSeek4HParams)
     return loaded.hparams, loaded.tensors
 

@@ -23,8 +23,7 @@ from memplan.loaded import Made
 from memplan.question import Question
 from memplan.rig import make_gpu
 from tests import test_drafts as drafts
-from tests.golden import GOLDEN, Case, parameters
-from tests.models import test_golden as archs
+from tests.golden import GOLDEN, Case, parameters, stored
 from tests.test_golden import COLUMNS, allocated, header, name
 
 CASES: list[Case] = sorted(
@@ -45,7 +44,7 @@ def rig_of(case: Case) -> Rig:
 
 def answered(case: Case) -> Answer:
     flags = parse_flags(case["args"], case["app"])
-    model = archs.header(case["model"]) if case in ARCHS else header(json.dumps(case["model"]))
+    model = stored(case["model"]) if case in ARCHS else header(json.dumps(case["model"]))
     return answer(Question.of(model, flags, rig_of(case), case["release"], case["deny"], filled=case["tokens"]))
 
 

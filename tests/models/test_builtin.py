@@ -12,7 +12,7 @@ from memplan.models.builtin import builtin_header, builtin_like, builtin_names, 
 from memplan.models.catalogue import MODELS, deepseek4
 from memplan.models.recipes import DEEPSEEK4
 from tests.gguf import writer
-from tests.models.test_golden import header
+from tests.golden import stored as header
 
 
 def mib(h: Header) -> float:

@@ -7,22 +7,18 @@ some of them beside CUDA's.
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from memplan.estimator import answer
-from memplan.gguf.header import Header, parse_header
 from memplan.llama.flags import parse_flags
 from memplan.models.registry import ARCHITECTURES
 from memplan.question import Question
 from memplan.rig import parse_gpus
-from tests.golden import Case, parameters
-from tests.test_golden import check, rig
+from tests.golden import Case, parameters, rig, stored
+from tests.test_golden import check
 
 DATA = Path(__file__).parent.parent / "data"
 CASES: list[Case] = [
@@ -32,11 +28,6 @@ CASES: list[Case] = [
 ]
 
 
-@cache
-def header(model: str) -> Header:
-    return parse_header(io.BytesIO(gzip.decompress((DATA / "headers" / f"{model}.gguf.gz").read_bytes())), model)
-
-
 def name(case: Case) -> str:
     return f"{case['model']}-{case['release']}-{case['id']}"
 
@@ -44,14 +35,14 @@ def name(case: Case) -> str:
 @pytest.mark.parametrize("case", parameters("models/test_golden.py", CASES, name))
 def test_every_number_is_llama_cpp_s_own(case: Case) -> None:
     flags = parse_flags(case["args"], case["app"])
-    question = Question.of(header(case["model"]), flags, rig(case), case["release"], case["deny"])
+    question = Question.of(stored(case["model"]), flags, rig(case), case["release"], case["deny"])
     check(answer(question).estimate, case["truth"])
     if case in CASES[::20]:
         check(answer(question, plain=True).estimate, case["truth"])
 
 
 def test_every_architecture_has_answers() -> None:
-    asked = {header(case["model"]).metadata["general.architecture"] for case in CASES}
+    asked = {stored(case["model"]).metadata["general.architecture"] for case in CASES}
     assert asked == set(ARCHITECTURES) - {"deepseek4", "dflash"}  # see tests/test_golden.py and tests/test_drafts.py
 
 
@@ -59,6 +50,6 @@ def test_every_architecture_has_answers() -> None:
 def test_embeddings_by_layer_are_read_as_they_are_needed(mode: str, mapped: bool) -> None:
     """Those of 2,856 MiB where that is asked for; of more than 4 GiB in any case, as llama.cpp's answers have them."""
     flags = parse_flags(["-c", "4096", "-np", "1", "-lzm", mode])
-    found = answer(Question.of(header("gemma4-e4b"), flags, parse_gpus(["RTX 5090"]), "v0.5.0")).estimate
+    found = answer(Question.of(stored("gemma4-e4b"), flags, parse_gpus(["RTX 5090"]), "v0.5.0")).estimate
     assert ("CPU" in found.buffers) is mapped
     assert not mapped or found.buffers["CPU"].model == 2994733056

@@ -18,7 +18,7 @@ from memplan.releases import FORKS, RELEASES
 from memplan.rig import parse_gpus
 from scripts import compare_graph
 from scripts.compare_graph import BLOCK, build, differing, digest, golden_nodes, own_nodes
-from tests.models.test_golden import header
+from tests.golden import stored as header
 
 pytestmark = pytest.mark.slow
 

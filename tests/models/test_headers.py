@@ -12,7 +12,7 @@ from memplan.estimator import estimate
 from memplan.gguf.header import Header, Value
 from memplan.llama.flags import parse_flags
 from memplan.rig import parse_gpus
-from tests.models.test_golden import header
+from tests.golden import stored as header
 
 RIG = parse_gpus(["RTX 3090"])
 FLAGS = parse_flags(["-c", "4096", "-np", "1"])

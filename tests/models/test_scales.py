@@ -18,9 +18,9 @@ from memplan.gguf.types import F32
 from memplan.llama.flags import parse_flags
 from memplan.llama.weights import parts_of
 from memplan.question import Question
-from tests.golden import Case
-from tests.models.test_golden import header
-from tests.test_golden import check, rig
+from tests.golden import Case, rig
+from tests.golden import stored as header
+from tests.test_golden import check
 
 PATH = Path(__file__).parent.parent / "data" / "golden" / "scales.jsonl"
 CASES: list[Case] = list(map(json.loads, PATH.read_text().splitlines()))

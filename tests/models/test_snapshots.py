@@ -13,9 +13,9 @@ import pytest
 from memplan.estimator import answer
 from memplan.llama.flags import parse_flags
 from memplan.question import Question
-from tests.golden import Case
-from tests.models.test_golden import header
-from tests.test_golden import COLUMNS, allocated, rig
+from tests.golden import Case, rig
+from tests.golden import stored as header
+from tests.test_golden import COLUMNS, allocated
 
 PATH = Path(__file__).parent.parent / "data" / "golden" / "snapshots.jsonl"
 CASES: list[Case] = list(map(json.loads, PATH.read_text().splitlines()))

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from memplan.backends.devices import Gpu, Rig
-from memplan.gguf.header import Header
+from memplan.backends.devices import Rig
 from memplan.llama.flags import parse_flags
-from memplan.models.builtin import builtin_header
 from memplan.planning.layer_costs import Expert, LayerCosts
 from memplan.planning.problem import Problem
 from memplan.planning.speed import Bandwidths, find_bandwidths
 from memplan.question import Question
 from memplan.rig import parse_gpus
+from tests.golden import builtin, rig
 
 MIB = 1 << 20
 KINDS = ("down", "gate", "up")
 PLANS = Path(__file__).parent.parent / "data" / "golden" / "plans.jsonl"
-
-
-@cache
-def header(name: str) -> Header:
-    """A built-in model by its golden name: flash-antirez-q2, pro-mxfp4, ..."""
-    size, _, recipe = name.partition("-")
-    return builtin_header(f"deepseek-v4-{size}:{recipe}")
 
 
 def problem(
@@ -40,10 +31,10 @@ def problem(
     **others: Any,
 ) -> Problem:
     """A problem; ``margin`` and ``host`` in MiB. No run time is counted, as ``--fit`` counts none, unless asked for."""
-    rig = Rig(parse_gpus(gpus).gpus, None if host is None else host * MIB)
-    margins = (margin * MIB,) * len(rig.gpus)
-    question = Question.of(header(model), parse_flags(flags.split()), rig, release, **{"filled": 0, **others})
-    return Problem(question, margins, find_bandwidths(rig.gpus))
+    asked = Rig(parse_gpus(gpus).gpus, None if host is None else host * MIB)
+    margins = (margin * MIB,) * len(asked.gpus)
+    question = Question.of(builtin(model), parse_flags(flags.split()), asked, release, **{"filled": 0, **others})
+    return Problem(question, margins, find_bandwidths(asked.gpus))
 
 
 def questions() -> list[dict[str, Any]]:
@@ -53,14 +44,10 @@ def questions() -> list[dict[str, Any]]:
 
 def asked(question: dict[str, Any]) -> Problem:
     """A recorded question as a problem."""
-    gpus = []
-    for gpu in question["gpus"]:
-        major, minor = gpu["cc"].split(".")
-        gpus.append(Gpu(gpu["name"], gpu["total_mib"] * MIB, gpu["free_mib"] * MIB, (int(major), int(minor))))
-    rig = Rig(tuple(gpus))
-    margins = (question["margin_mib"] * MIB,) * len(gpus)
-    asked = Question.of(header(question["model"]), parse_flags(question["args"]), rig, question["release"], filled=0)
-    return Problem(asked, margins, find_bandwidths(gpus))
+    gpus = rig(question)
+    margins = (question["margin_mib"] * MIB,) * len(gpus.gpus)
+    asked = Question.of(builtin(question["model"]), parse_flags(question["args"]), gpus, question["release"], filled=0)
+    return Problem(asked, margins, find_bandwidths(gpus.gpus))
 
 
 def made_up(dense: Sequence[int], experts: Sequence[Sequence[int]], devices: int = 2) -> LayerCosts:

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 import memplan
-from tests.planning.rigs import header
+from tests.golden import builtin
 
 FLAGS = ("-c", "65536", "-np", "1")
 
 
 def test_a_plan_from_python() -> None:
     rig = memplan.parse_gpus(["2*RTX 3090"])
-    found = memplan.plan(header("flash-antirez-q2"), FLAGS, rig, [2000, 500])
+    found = memplan.plan(builtin("flash-antirez-q2"), FLAGS, rig, [2000, 500])
     assert isinstance(found, memplan.Plan)
-    again = memplan.estimate(header("flash-antirez-q2"), memplan.parse_flags([*FLAGS, *found.args]), rig)
+    again = memplan.estimate(builtin("flash-antirez-q2"), memplan.parse_flags([*FLAGS, *found.args]), rig)
     assert again.buffers == found.estimate.buffers
     assert [device.left >> 20 >= margin for device, margin in zip(again.devices, (2000, 500), strict=True)] == [
         True
@@ -28,7 +28,7 @@ def test_margins_are_those_of_fit_target_unless_given() -> None:
         ([*FLAGS, "--fit-target", "3000"], 700, (700, 700)),
         ([*FLAGS, "--fit-target", "3000,500,9"], None, (3000, 500)),
     ):
-        found = memplan.plan(header("flash-antirez-q2"), flags, rig, margin)
+        found = memplan.plan(builtin("flash-antirez-q2"), flags, rig, margin)
         assert isinstance(found, memplan.Plan)
         left = [device.left >> 20 for device in found.estimate.devices]
         assert all(mib >= want for mib, want in zip(left, least, strict=True))
@@ -36,7 +36,7 @@ def test_margins_are_those_of_fit_target_unless_given() -> None:
 
 
 def test_nothing_fits() -> None:
-    found = memplan.plan(header("flash-antirez-q2"), FLAGS, memplan.parse_gpus(["RTX 3060:12288:800"]))
+    found = memplan.plan(builtin("flash-antirez-q2"), FLAGS, memplan.parse_gpus(["RTX 3060:12288:800"]))
     assert isinstance(found, memplan.NoPlan)
     assert isinstance(found.nearest[0], memplan.Change)
 
@@ -54,7 +54,7 @@ def test_nothing_fits() -> None:
 def test_wrong_arguments(wrong: dict[str, Any], said: str) -> None:
     given: dict[str, Any] = {"flags": FLAGS, "rig": memplan.parse_gpus(["2*RTX 3090"]), **wrong}
     with pytest.raises(memplan.MemplanError, match=said):
-        memplan.plan(header("flash-antirez-q2"), **given)
+        memplan.plan(builtin("flash-antirez-q2"), **given)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_wrong_arguments(wrong: dict[str, Any], said: str) -> None:
 def test_arguments_of_another_type(wrong: dict[str, Any], said: str) -> None:
     given: dict[str, Any] = {"flags": FLAGS, "rig": memplan.parse_gpus(["2*RTX 3090"]), **wrong}
     with pytest.raises(TypeError, match=said):
-        memplan.plan(header("flash-antirez-q2"), **given)
+        memplan.plan(builtin("flash-antirez-q2"), **given)
 
 
 def test_words_may_be_any_list() -> None:
     rig = memplan.parse_gpus(["RTX PRO 6000"])
-    found = memplan.plan(header("flash-antirez-q2"), iter(FLAGS), rig)  # type: ignore[arg-type]
+    found = memplan.plan(builtin("flash-antirez-q2"), iter(FLAGS), rig)  # type: ignore[arg-type]
     assert isinstance(found, memplan.Plan)
     assert found.fixed == FLAGS
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from memplan.llama.patterns import compile_pattern
 from memplan.planning.overrides import fold, matched, write_overrides
-from tests.planning.rigs import header
+from tests.golden import builtin
 
-NAMES = tuple(header("flash-antirez-q2").tensors)
+NAMES = tuple(builtin("flash-antirez-q2").tensors)
 KINDS = ("gate", "up", "down")
 
 
