@@ -115,9 +115,11 @@ def draw_marks_and_capacities(axes: Any, panel: Panel, theme: Theme, ruler: Rule
             color=colour if mark.whole else theme.background, markeredgewidth=1.0, zorder=5, clip_on=False,
             markeredgecolor=theme.background if mark.whole else colour,
         )  # fmt: skip
-        if panel.kind == STACK or (mark.whole and len(panel.marks) == 1):
+        if panel.kind == STACK:
             _write_mark(axes, mark, theme, ruler, measured)
     _draw_capacities(axes, panel, theme, ruler, measured)
+    if panel.kind != STACK and len(panel.marks) == 1 and panel.marks[0].whole:
+        _write_mark(axes, panel.marks[0], theme, ruler, measured)
 
 
 def _write_mark(axes: Any, mark: Mark, theme: Theme, ruler: Ruler, panel: _Panel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -194,7 +195,9 @@ def _fill(figure: Figure, chart: TimelineChart, theme: Theme) -> None:
         start, end = max(0, peak - AROUND), min(chart.nodes, peak + AROUND)
         rows.append((timelines[0], start, end, f"{timelines[0].device}, nodes {start:,} to {end:,}"))
     heads = fit_headings(chart.title, chart.subtitle, WIDTH, ruler)
-    titles = [ruler.wrapped(title, WIDTH - LEFT - EDGE, _TITLE, most=4) for *_, title in rows]
+    # figures stay with their units
+    kept = [re.sub(r"(?<=[0-9]) (?=MiB|%)", "\N{NO-BREAK SPACE}", title) for _, _, _, title in rows]
+    titles = [ruler.wrapped(title, WIDTH - LEFT - EDGE, _TITLE, most=4) for title in kept]
     keys = [["\n".join(ruler.wrapped(label, _KEY, 8.0, most=3)) for label in timeline.labels] for timeline, *_ in rows]
     # a key of many long names needs the height
     tall = [max(1.9, 0.05 + 13.5 / 72 + sum(8 * LINE * (1 + k.count("\n")) + 4 / 72 for k in key)) for key in keys]
