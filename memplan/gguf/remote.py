@@ -21,7 +21,7 @@ from memplan.gguf.header import Header, parse_header
 from memplan.gguf.http import LARGEST_PAGE, Changed, NotModified, Policy, RemoteFile, Unreachable, fetch, too_slow
 from memplan.gguf.raw import RawHeader, Recorder, take_apart
 from memplan.gguf.reader import MAX_HEADER
-from memplan.gguf.source import merge_shards
+from memplan.gguf.source import as_shard, merge_shards
 
 FIRST_WINDOW: Final = 12 << 20
 SHARD_WINDOW: Final = 64 << 10
@@ -86,7 +86,7 @@ def read_remote_raw(model: str, access: Access | None = None) -> list[RawHeader]
             sizes[i] = len(raw.data)
             if sum(list(sizes.values())) > MAX_HEADER:
                 raise RemoteError(f"{given.header.name}: the headers of its shards have more than {MAX_HEADER} bytes")
-            return raw if not i else RawHeader(raw.header, b"", {}, b"")  # of others the tensors alone are asked for
+            return raw if not i else RawHeader(as_shard(raw.header), b"", {}, b"")
 
         return read
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from io import BytesIO, FileIO
 from pathlib import Path
-from typing import TypeVar, Union
+from typing import Final, TypeVar, Union
 
 from memplan.errors import DuplicateTensor, MissingShard, ShardMismatch, SourceError, shown
 from memplan.gguf.header import MAX_TENSORS, Header, TensorInfo, parse_header
@@ -26,6 +26,7 @@ Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Readable]
 T = TypeVar("T")
 
 _SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+_SPLIT: Final = ("split.no", "split.count")
 
 
 def read_header(source: Source, name: str | None = None) -> Header:
@@ -66,7 +67,7 @@ def merge_shards(headers: Iterable[Header]) -> Header:
         first = first or header
         count = _split_count(first)
         names.append(header.name)
-        for key, wanted in (("split.no", i), ("split.count", count)):
+        for key, wanted in zip(_SPLIT, (i, count), strict=True):
             got = header.metadata.get(key)
             if got != wanted or isinstance(got, bool | float):
                 said = "is missing" if got is None else f"is {got}"
@@ -89,6 +90,11 @@ def merge_shards(headers: Iterable[Header]) -> Header:
             "download the shards again"
         )
     return replace(first, tensors=tensors, shards=count)
+
+
+def as_shard(header: Header) -> Header:
+    """What a split model needs of a shard other than its first: tensors, and which shard it is."""
+    return replace(header, metadata={k: v for k, v in header.metadata.items() if k in _SPLIT}, value_types={})
 
 
 def _read_model(path: str, name: str | None) -> Header:

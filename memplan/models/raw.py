@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memplan.gguf.header import Header, SkippedArray, parse_header
 from memplan.gguf.raw import Parts, RawHeader, assemble, key_entry, padded, read_raw, tensor_entries
-from memplan.gguf.source import merge_shards, other_shards, read_file, read_header, shard_paths
+from memplan.gguf.source import as_shard, merge_shards, other_shards, read_file, read_header, shard_paths
 from memplan.models.builtin import builtin_header, is_builtin
 from memplan.models.open import check_name, check_unchanged, is_remote
 
@@ -58,7 +58,7 @@ def header_file(
 
     Raises what ``open_model`` raises.
     """
-    raws = _raw_headers(model, access, changes)
+    raws = raw_headers(model, access, changes)
     first = raws[0]
     header = merge_shards(raw.header for raw in raws) if len(raws) > 1 else first.header
     tensors, end = tensor_entries(list(header.tensors.values()), header.alignment)
@@ -83,7 +83,11 @@ def model_files(model: str) -> list[str]:
     return [model, *other_shards(model)]
 
 
-def _raw_headers(model: str, access: Access | None, changes: Sequence[str]) -> list[RawHeader]:
+def raw_headers(model: str, access: Access | None = None, changes: Sequence[str] = ()) -> list[RawHeader]:
+    """The headers of all shards, in order; of others than the first the tensors alone.
+
+    Raises what ``open_model`` raises.
+    """
     if is_builtin(model):
         return [_encoded(builtin_header(model, changes))]
     check_unchanged(model, changes)
@@ -97,9 +101,8 @@ def _raw_headers(model: str, access: Access | None, changes: Sequence[str]) -> l
     header = read_header(model)
     if header.shards < 2:
         return [read_file(model, model, read_raw)]
-    # of other shards the tensors are asked for, which the header has
     first, *others = shard_paths(model, header.shards)
-    rest = (read_file(path, path, parse_header) for path in others)
+    rest = (as_shard(read_file(path, path, parse_header)) for path in others)
     return [read_file(first, first, read_raw), *(RawHeader(header, b"", {}, b"") for header in rest)]
 
 

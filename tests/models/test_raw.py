@@ -11,7 +11,7 @@ from memplan.gguf.remote import Access
 from memplan.gguf.source import read_header
 from memplan.models.builtin import builtin_header, builtin_names
 from memplan.models.open import open_model
-from memplan.models.raw import header_file
+from memplan.models.raw import header_file, raw_headers
 from tests.gguf import writer
 
 SMALL = writer.small()
@@ -101,3 +101,14 @@ def test_what_no_vocab_did_is_said(model: Path, tmp_path: Path, capsys: pytest.C
         assert out == "" and said in err
         assert main(["header", name, "-o", str(tmp_path / "h.gguf")]) == 0
         assert "vocabulary" not in capsys.readouterr().err
+
+
+def test_of_other_shards_no_metadata_are_kept(tmp_path: Path) -> None:
+    """Of twenty headers of 30 MiB, all their arrays as numbers would be most of a gigabyte."""
+    split: list[writer.Key] = [("split.no", "u16", 1), ("split.count", "u16", 2), ("split.tensors.count", "i32", 22)]
+    second = writer.header([*split, ("x", "arr[u16]", range(4096))], writer.SMALL_TENSORS[11:])
+    for name, data in (("m-00001-of-00002.gguf", writer.shards(2)[0]), ("m-00002-of-00002.gguf", second)):
+        (tmp_path / name).write_bytes(data)
+    read = raw_headers(str(tmp_path / "m-00001-of-00002.gguf"))
+    assert "general.architecture" in read[0].header.metadata
+    assert dict(read[1].header.metadata) == {"split.no": 1, "split.count": 2} and not read[1].keys
