@@ -140,6 +140,10 @@ class Architecture(ABC, Generic[H]):
     graph_followed = True
     """Whether the graph is known, and with it compute buffers."""
 
+    def __init__(self, mtp: Architecture[Any] | None = None) -> None:
+        """``mtp``: what makes the graph of a context that drafts with the model's own MTP block; None: not modelled."""
+        self.mtp = mtp
+
     def of_file(self, header: Header) -> Architecture[Any]:
         """The form that a file's models have, where there are several."""
         return self
@@ -199,11 +203,6 @@ class Architecture(ABC, Generic[H]):
     def probes(self, release: Release, paths: Paths) -> tuple[Probe, ...]:
         """Those of them that are tried, in llama.cpp's order (``resolve_fused_ops``)."""
         return ()
-
-    @property
-    def mtp(self) -> Architecture[Any] | None:
-        """What makes the graph of a context that drafts with the model's own MTP block; None where none is modelled."""
-        return None
 
     injects: frozenset[str] = frozenset()
     """Of a block drafter: the weights that what it reads of a prompt is multiplied with, by name without layer."""

@@ -201,11 +201,6 @@ class DeepSeek2(Architecture[LatentHParams]):
     graph = DeepSeek2Graph
     one_cache_type = True
 
-    @property
-    def mtp(self) -> Architecture[LatentHParams]:
-        """A layer of the model's own kind."""
-        return _MTP
-
     def load_hparams(self, k: Keys, release: Release) -> LatentHParams:
         """``load_arch_hparams``."""
         fields = latent_fields(k, release, NEXTN_SINCE)
@@ -237,9 +232,6 @@ class DeepSeek2MTP(MTPBlock[LatentHParams], DeepSeek2):
     graph = LatentMTPGraph
     since = NEXTN_SINCE
     memory = DeepSeek2.memory
-
-
-_MTP = DeepSeek2MTP()
 
 
 def latent_attention(hp: LatentHParams, il: int) -> Iterator[Wanted]:
@@ -276,4 +268,4 @@ def experts(hp: LatentHParams, have: Have, il: int) -> Iterator[Wanted]:
     yield from ffn(il, e, shared, "_shexp")
 
 
-ARCHITECTURE = DeepSeek2()
+ARCHITECTURE = DeepSeek2(mtp=DeepSeek2MTP())

@@ -238,11 +238,6 @@ class DeepSeek32(Architecture[SparseHParams]):
         """It is tried where it is neither asked for nor ruled out."""
         return (LIGHTNING_INDEXER,) if release.indexer_probe and paths["indexer"] == "auto" else ()
 
-    @property
-    def mtp(self) -> Architecture[Any]:
-        """A layer that attends to all keys."""
-        return _MTP
-
 
 class SparseMTPGraph(LatentMTPGraph):
     """``llama_model_deepseek32::graph_mtp``, and GLM-5's."""
@@ -261,5 +256,4 @@ class DeepSeek32MTP(MTPBlock[SparseHParams], DeepSeek32):
         return latent_memory(build, self.cached_layers(hp, release))
 
 
-_MTP = DeepSeek32MTP()
-ARCHITECTURE = DeepSeek32()
+ARCHITECTURE = DeepSeek32(mtp=DeepSeek32MTP())

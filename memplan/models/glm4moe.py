@@ -99,11 +99,6 @@ class Glm4Moe(Architecture[Glm4MoeHParams]):
     graph = Glm4MoeGraph
     equal_heads = True
 
-    @property
-    def mtp(self) -> Architecture[Glm4MoeHParams]:
-        """A layer of the model's own kind."""
-        return _MTP
-
     def load_hparams(self, k: Keys, release: Release) -> Glm4MoeHParams:
         """``load_arch_hparams``."""
         fields = common(k, release)
@@ -163,5 +158,4 @@ class Glm4MoeMTP(MTPBlock[Glm4MoeHParams], Glm4Moe):
     since = 10605
 
 
-_MTP = Glm4MoeMTP()
-ARCHITECTURE = Glm4Moe()
+ARCHITECTURE = Glm4Moe(mtp=Glm4MoeMTP())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memplan.llama.memory.base import Memory
     from memplan.llama.memory.kv import CacheBuilder
     from memplan.llama.weights import Wanted
-    from memplan.models.base import Architecture, Cuts, ModelGraph
+    from memplan.models.base import Cuts, ModelGraph
     from memplan.releases import Release
 
 SPARSE_SINCE = 10121
@@ -92,11 +92,6 @@ class GlmDsa(DeepSeek32):
         """The indexer, where it is used."""
         return super().fused(release, paths) if release.build >= SPARSE_SINCE else frozenset()
 
-    @property
-    def mtp(self) -> Architecture[Any]:
-        """A layer that attends to all keys."""
-        return _MTP
-
 
 class GlmDsaMTP(MTPBlock[SparseHParams], GlmDsa):
     """Its own MTP block."""
@@ -113,5 +108,4 @@ class GlmDsaMTP(MTPBlock[SparseHParams], GlmDsa):
         return latent_memory(build, self.cached_layers(hp, release))
 
 
-_MTP = GlmDsaMTP()
-ARCHITECTURE = GlmDsa()
+ARCHITECTURE = GlmDsa(mtp=GlmDsaMTP())

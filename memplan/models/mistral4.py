@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
-from memplan.models.deepseek2 import DeepSeek2, DeepSeek2Graph
+from memplan.models.deepseek2 import DeepSeek2, DeepSeek2Graph, DeepSeek2MTP
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -34,4 +34,4 @@ class Mistral4(DeepSeek2):
     graph = Mistral4Graph
 
 
-ARCHITECTURE = Mistral4()
+ARCHITECTURE = Mistral4(mtp=DeepSeek2MTP())

@@ -13,7 +13,6 @@ from memplan.models.nemotron_h import NEXTN_SINCE, NemotronH, NemotronHGraph, Ne
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
-    from memplan.models.base import Architecture
 
 
 class NemotronHMoeMTPGraph(MTPHead[NemotronHHParams], NemotronHGraph):
@@ -42,11 +41,6 @@ class NemotronHMoe(NemotronH):
 
     name = "nemotron_h_moe"
 
-    @property
-    def mtp(self) -> Architecture[NemotronHHParams]:
-        """Attention and experts in one."""
-        return _MTP
-
 
 class NemotronHMoeMTP(MTPBlock[NemotronHHParams], NemotronHMoe):
     """Its own MTP block."""
@@ -55,6 +49,4 @@ class NemotronHMoeMTP(MTPBlock[NemotronHHParams], NemotronHMoe):
     since = NEXTN_SINCE
 
 
-_MTP = NemotronHMoeMTP()
-
-ARCHITECTURE = NemotronHMoe()
+ARCHITECTURE = NemotronHMoe(mtp=NemotronHMoeMTP())

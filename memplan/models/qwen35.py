@@ -301,11 +301,6 @@ class Qwen35(DeltaNetArchitecture[Qwen35HParams]):
     name = "qwen35"
     graph: type[DeltaNetGraph[Qwen35HParams]] = Qwen35Graph
 
-    @property
-    def mtp(self) -> Architecture[Qwen35HParams]:
-        """Attention and a dense layer."""
-        return _MTP
-
     def load_hparams(self, k: Keys, release: Release) -> Qwen35HParams:
         """``load_arch_hparams``."""
         k.u32_a_layer("rope.dimension_sections", 4)
@@ -318,5 +313,4 @@ class Qwen35MTP(MTPBlock[Qwen35HParams], Qwen35):
     graph = Qwen35MTPGraph
 
 
-_MTP = Qwen35MTP()
-ARCHITECTURE = Qwen35()
+ARCHITECTURE = Qwen35(mtp=Qwen35MTP())

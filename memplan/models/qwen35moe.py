@@ -17,7 +17,6 @@ from memplan.models.qwen35 import DeltaNetArchitecture, DeltaNetGraph, DeltaNetH
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.keys import Keys
-    from memplan.models.base import Architecture
     from memplan.releases import Release
 
 
@@ -91,11 +90,6 @@ class Qwen35Moe(ExpertArchitecture[Qwen35MoeHParams]):
     name = "qwen35moe"
     graph: type[ExpertGraph[Qwen35MoeHParams]] = Qwen35MoeGraph
 
-    @property
-    def mtp(self) -> Architecture[Qwen35MoeHParams]:
-        """Attention and experts."""
-        return _MTP
-
     def load_hparams(self, k: Keys, release: Release) -> Qwen35MoeHParams:
         """``load_arch_hparams``."""
         k.u32_a_layer("rope.dimension_sections", 4)
@@ -108,5 +102,4 @@ class Qwen35MoeMTP(MTPBlock[Qwen35MoeHParams], Qwen35Moe):
     graph = Qwen35MoeMTPGraph
 
 
-_MTP = Qwen35MoeMTP()
-ARCHITECTURE = Qwen35Moe()
+ARCHITECTURE = Qwen35Moe(mtp=Qwen35MoeMTP())

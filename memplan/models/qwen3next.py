@@ -17,7 +17,6 @@ from memplan.models.qwen35moe import ExpertArchitecture, ExpertGraph, ExpertHPar
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.keys import Keys
-    from memplan.models.base import Architecture
     from memplan.releases import Release
 
 
@@ -111,11 +110,6 @@ class Qwen3Next(ExpertArchitecture[ExpertHParams]):
     rolls_back = False
     nextn_since = 10240
 
-    @property
-    def mtp(self) -> Architecture[ExpertHParams]:
-        """Attention and experts."""
-        return _MTP
-
     def load_hparams(self, k: Keys, release: Release) -> ExpertHParams:
         """``load_arch_hparams``."""
         return ExpertHParams(**self.fields(k, release))
@@ -144,5 +138,4 @@ class Qwen3NextMTP(MTPBlock[ExpertHParams], Qwen3Next):
     since = Qwen3Next.nextn_since
 
 
-_MTP = Qwen3NextMTP()
-ARCHITECTURE = Qwen3Next()
+ARCHITECTURE = Qwen3Next(mtp=Qwen3NextMTP())

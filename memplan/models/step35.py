@@ -120,11 +120,6 @@ class Step35(Architecture[Step35HParams]):
     always_drafts_since = 0
     graph = Step35Graph
 
-    @property
-    def mtp(self) -> Architecture[Step35HParams]:
-        """A layer of the model's own kind."""
-        return _MTP
-
     def load_hparams(self, k: Keys, release: Release) -> Step35HParams:
         """``load_arch_hparams``."""
         fields = common(k, release)
@@ -193,5 +188,4 @@ class Step35MTP(MTPBlock[Step35HParams], Step35):
     memory = Step35.memory
 
 
-_MTP = Step35MTP()
-ARCHITECTURE = Step35()
+ARCHITECTURE = Step35(mtp=Step35MTP())

@@ -45,6 +45,7 @@ class Unmodelled(Architecture[CommonHParams]):
     graph_followed = False
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
 
     def load_hparams(self, k: Keys, release: Release) -> CommonHParams:

@@ -148,11 +148,6 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
             " taken as not, so that the op runs on the host"
         )
 
-    @property
-    def mtp(self) -> Architecture[DeepSeek4HParams] | None:
-        """``llama_model_deepseek4::graph_mtp``."""
-        return _MTP
-
 
 class DeepSeek4MTP(DeepSeek4):
     """The model's own MTP block, in a context that drafts."""
@@ -173,5 +168,4 @@ class DeepSeek4MTP(DeepSeek4):
         return None
 
 
-_MTP = DeepSeek4MTP()
-ARCHITECTURE = DeepSeek4()
+ARCHITECTURE = DeepSeek4(mtp=DeepSeek4MTP())

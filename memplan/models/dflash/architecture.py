@@ -42,11 +42,6 @@ class Stages(DeepSeek4):
     """Values have a cache."""
     before = "key not found in model: dflash.attention.sliding_window_pattern"
 
-    @property
-    def mtp(self) -> None:
-        """A drafter has no drafter."""
-        return None
-
     def load_hparams(self, k: Keys, release: Release) -> StagesHParams:
         """``load_arch_hparams``."""
         return load_stages(k, release)
