@@ -17,6 +17,7 @@ from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
 from memplan.llama.context import Fused, Paths, Probe
 from memplan.llama.graph import AttnInputs, Crossing, GraphContext, IswaInputs
 from memplan.llama.graph.base import H
+from memplan.llama.memory.iswa import iswa_memory
 from memplan.llama.memory.kv import CacheBuilder, kv_memory
 from memplan.llama.refusals import Refusal, died
 from memplan.llama.weights import Have, Wanted, head
@@ -189,8 +190,9 @@ class Architecture(ABC, Generic[H]):
         return False
 
     def memory(self, hp: H, build: CacheBuilder, release: Release) -> Memory:
-        """What a context remembers (``create_memory``)."""
-        return kv_memory(build, self.cached_layers(hp, release))
+        """What a context remembers (``create_memory``): by default one cache, or two where some layers slide."""
+        layers = self.cached_layers(hp, release)
+        return iswa_memory(build, layers=layers) if hp.is_swa else kv_memory(build, layers)
 
     def layer_kind(self, hp: H, il: int) -> Hashable:
         """What tells a layer's graph from others', beside its weights, its cache and its own hyper-parameters."""

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.llama.hparams import HParams, common, swa_pattern
-from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import iswa_memory
-from memplan.llama.memory.kv import kv_memory
 from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
 
 
@@ -93,10 +89,6 @@ class Gemma3(Architecture[Gemma3HParams]):
         yield Wanted(p + "ffn_norm.weight", (e,))
         yield from ffn(il, e, ff, parts="gate up down")
         yield Wanted(p + "post_ffw_norm.weight", (e,))
-
-    def memory(self, hp: Gemma3HParams, build: CacheBuilder, release: Release) -> Memory:
-        """Two caches, or one where no layer slides."""
-        return iswa_memory(build) if hp.n_swa else kv_memory(build)
 
 
 ARCHITECTURE = Gemma3()

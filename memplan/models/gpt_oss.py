@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING
 from memplan.ggml import ops
 from memplan.ggml.tensor import FLAG_OUTPUT
 from memplan.llama.hparams import HParams, common, swa_pattern
-from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import iswa_memory
 from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
 
 
@@ -94,10 +91,6 @@ class GptOss(Architecture[GptOssHParams]):
         yield Wanted(p + "ffn_gate_exps.bias", (ff, n))
         yield Wanted(p + "ffn_down_exps.bias", (e, n))
         yield Wanted(p + "ffn_up_exps.bias", (ff, n))
-
-    def memory(self, hp: GptOssHParams, build: CacheBuilder, release: Release) -> Memory:
-        """Two caches."""
-        return iswa_memory(build)
 
 
 ARCHITECTURE = GptOss()

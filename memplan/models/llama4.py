@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING
 from memplan.ggml import ops
 from memplan.llama.graph.base import NORM
 from memplan.llama.hparams import HParams, common, swa_pattern
-from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import iswa_memory
-from memplan.llama.memory.kv import kv_memory
 from memplan.llama.weights import Have, Wanted, ffn, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, KVGraph
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
 
 CHUNK = 8192
@@ -136,10 +132,6 @@ class Llama4(Architecture[Llama4HParams]):
     def layer_kind(self, hp: Llama4HParams, il: int) -> bool:
         """Whether its heads are turned."""
         return (il + 1) % hp.no_rope_step != 0
-
-    def memory(self, hp: Llama4HParams, build: CacheBuilder, release: Release) -> Memory:
-        """Two caches, or one where no layer is chunked."""
-        return iswa_memory(build) if hp.n_swa else kv_memory(build)
 
 
 ARCHITECTURE = Llama4()

@@ -15,7 +15,6 @@ from memplan.ggml import ops
 from memplan.ggml.tensor import FLAG_OUTPUT, Tensor
 from memplan.gguf.types import F32, I32
 from memplan.llama.graph.base import H
-from memplan.llama.memory.kv import kv_memory
 from memplan.llama.refusals import died
 from memplan.llama.weights import Have, Wanted, nextn
 from memplan.models.base import Architecture, ModelGraph
@@ -23,7 +22,6 @@ from memplan.models.base import Architecture, ModelGraph
 if TYPE_CHECKING:
     from memplan.llama.hparams import HParams
     from memplan.llama.memory.base import Memory
-    from memplan.llama.memory.kv import CacheBuilder
     from memplan.llama.refusals import Refusal
     from memplan.releases import Release
 
@@ -103,9 +101,8 @@ class MTPBlock(Architecture[H]):
         """The model's MTP blocks; once all layers, though only theirs are used."""
         return range(0 if self.caches_mtp_blocks(release) else hp.n_layer, hp.n_layer_all)
 
-    def memory(self, hp: H, build: CacheBuilder, release: Release) -> Memory:
-        """One cache."""
-        return kv_memory(build, self.cached_layers(hp, release))
+    memory = Architecture.memory
+    """Caches of keys and values, whatever the model's own layers have."""
 
     def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
         """Several blocks, where the graph takes one, or what the model's own graph stops at."""

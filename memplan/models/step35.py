@@ -13,8 +13,6 @@ from memplan.ggml import ops
 from memplan.ggml.tensor import FLAG_OUTPUT
 from memplan.llama.graph.feed_forward import GATINGS
 from memplan.llama.hparams import HParams, common, swa_layers
-from memplan.llama.memory.base import Memory
-from memplan.llama.memory.iswa import iswa_memory
 from memplan.llama.weights import Have, Wanted, ffn, nextn, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.mtp import MTPBlock, MTPHead
@@ -22,7 +20,6 @@ from memplan.models.mtp import MTPBlock, MTPHead
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.keys import Keys
-    from memplan.llama.memory.kv import CacheBuilder
     from memplan.releases import Release
 
 
@@ -151,10 +148,6 @@ class Step35(Architecture[Step35HParams]):
         yield from _block(hp, have, il, none, skip)
         yield from (replace(w, optional=w.optional or none, skip=skip and not w.optional) for w in nextn(hp, il))
 
-    def memory(self, hp: Step35HParams, build: CacheBuilder, release: Release) -> Memory:
-        """Two caches."""
-        return iswa_memory(build, layers=self.cached_layers(hp, release))
-
 
 def _block(hp: Step35HParams, have: Have, il: int, optional: bool, skip: bool) -> Iterator[Wanted]:
     """A layer's weights; of an MTP block that is skipped, those that not every layer has are loaded all the same."""
@@ -185,7 +178,6 @@ class Step35MTP(MTPBlock[Step35HParams], Step35):
 
     graph = Step35MTPGraph
     one_block = False
-    memory = Step35.memory
 
 
 ARCHITECTURE = Step35(mtp=Step35MTP())
