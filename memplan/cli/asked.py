@@ -14,7 +14,7 @@ from memplan.backends.devices import Rig
 from memplan.cli import terminal
 from memplan.cli.command import Arguments
 from memplan.errors import FlagError, MemplanError, RigError, shown
-from memplan.llama.context import Path, Paths
+from memplan.llama.context import Paths
 from memplan.llama.environment import UNMODELLED
 from memplan.llama.flag_values import whole
 from memplan.llama.flags import Flags, check_devices, parse_flags
@@ -34,6 +34,7 @@ def read_question(arguments: Arguments) -> Question:
     rig, machine = rig_of(arguments)
     rig, seen = rig_in(arguments.environment, rig, machine)
     check_devices(flags, rig)
+    from memplan.planning.problem import one_each
     from memplan.question import Question, check_op
 
     without_ops = tuple(dict.fromkeys(check_op(name, "--without-op ") for name in arguments.without_ops or ()))
@@ -46,45 +47,26 @@ def read_question(arguments: Arguments) -> Question:
     paths = paths_of(arguments)
     notes, inexact = about_machine(machine)
     loads, absent = loads_of(arguments, model, flags)
-    reserve = read_reserve(arguments, rig)
+    reserve = one_each("--reserve", reserve_mibs(arguments), len(rig.gpus))
     filled, notes = arguments.filled, (*arguments.notes, *respelled, *seen, *absent, *notes)
     inexact = (*inexact, *(f"{name} is not modelled" for name in UNMODELLED if name in arguments.environment))
     question = Question(loads, flags, rig, release, without_ops, paths, note or "", notes, inexact, filled, reserve)
     return question.with_draft_kind()
 
 
-def read_reserve(arguments: Arguments, rig: Rig) -> tuple[int, ...]:
-    """Bytes to be left on each GPU, from ``--reserve``; empty where it is not given. Raises FlagError."""
-    mibs = reserve_mibs(arguments)
-    if not mibs:
-        return ()
-    from memplan.planning.problem import one_each
-
-    return one_each("--reserve", mibs, len(rig.gpus))
-
-
 def reserve_mibs(arguments: Arguments) -> tuple[int, ...]:
     """The values of ``--reserve``. Raises FlagError."""
-    texts = () if arguments.reserve is None else arguments.reserve.split(",")
-    return tuple([whole("--reserve", text, 0, 1 << 30) for text in texts])
+    from memplan.planning.problem import parse_mibs
+
+    return () if arguments.reserve is None else parse_mibs("--reserve", arguments.reserve)
 
 
 def paths_of(arguments: Arguments) -> Paths:
     """What ``--path NAME=WAY`` and its other spellings, ``--indexer WAY`` and ``--hyper-connections WAY``, ask for."""
-    named = [part for text in arguments.path or () for part in text.split(",")]
-    given = [("--path", part, *part.partition("=")[::2]) for part in named]
+    from memplan.models.paths import parse_paths
+
     ways = {"indexer": arguments.indexer, "hyper-connections": arguments.hyper_connections}
-    given += [(f"--{name}", way, name, way) for name, way in ways.items() if way]
-    asked: dict[str, Path] = {"auto": "auto", "fused": "fused", "unfused": "unfused"}
-    paths = Paths()
-    for option, text, name, way in given:
-        if way not in asked:
-            wanted = "NAME=WAY, and WAY auto, fused or unfused" if option == "--path" else "auto, fused or unfused"
-            raise FlagError(f"{option} {shown(text)}: must be {wanted}")
-        if paths[name] not in ("auto", way):
-            raise FlagError(f"{option} {shown(text)}: {name} is given as {paths[name]} too; give only one")
-        paths = paths.with_(name, asked[way])
-    return paths
+    return parse_paths(arguments.path or (), {name: way for name, way in ways.items() if way})
 
 
 def rig_of(arguments: Arguments) -> tuple[Rig, Detected | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from memplan.errors import FlagError, shown
@@ -29,6 +29,25 @@ def path_taken(
     turned_off = any(probe.said in disabled for probe in _probes(arch, name, release))
     fused = _ops(arch, name, release) and paths[name] != "unfused" and not turned_off
     return "fused" if fused else "unfused"
+
+
+def parse_paths(named: Iterable[str], ways: Mapping[str, str]) -> Paths:
+    """What is asked of paths: texts of ``NAME=WAY,...``, and ways by names with an option of their own.
+
+    Raises FlagError for what is no way, and for two of one path.
+    """
+    given = [("--path", part, *part.partition("=")[::2]) for text in named for part in text.split(",")]
+    given += [(f"--{name}", way, name, way) for name, way in ways.items()]
+    asked: dict[str, Path] = {"auto": "auto", "fused": "fused", "unfused": "unfused"}
+    paths = Paths()
+    for option, text, name, way in given:
+        if way not in asked:
+            wanted = "NAME=WAY, and WAY auto, fused or unfused" if option == "--path" else "auto, fused or unfused"
+            raise FlagError(f"{option} {shown(text)}: must be {wanted}")
+        if paths[name] not in ("auto", way):
+            raise FlagError(f"{option} {shown(text)}: {name} is given as {paths[name]} too; give only one")
+        paths = paths.with_(name, asked[way])
+    return paths
 
 
 def check_paths(arch: Architecture[Any], release: Release, paths: Paths) -> None:

@@ -87,22 +87,32 @@ def _header(model: str) -> Header:
 
 def _question(asked: Mapping[str, Any]) -> Question:
     """The question that the form asks. Raises MemplanError."""
+    from memplan.llama.flag_values import whole
     from memplan.llama.flags import check_devices, parse_flags
     from memplan.llama.spelling import spelled_for
-    from memplan.page.pasted import split_line
+    from memplan.models.paths import parse_paths
+    from memplan.page.pasted import BESIDE, sort_words, split_line
+    from memplan.planning.problem import one_each, parse_mibs
     from memplan.releases import find_release
     from memplan.rig import FEW_HOST_MIB, check_mib, parse_gpus
 
     release, note = find_release(asked["llama"])
-    words, respelled = spelled_for([*asked["flags"], *split_line(asked["more"])], release.build, release.name)
+    own, more, names = sort_words(split_line(asked["more"]), BESIDE)
+    words, respelled = spelled_for([*asked["flags"], *more, *names], release.build, release.name)
     flags = parse_flags(words, asked["app"])
     rig = parse_gpus(asked["gpus"])
     if asked["host_mib"] is not None:
         rig = replace(rig, host_total=check_mib("--host-mib", asked["host_mib"], few=FEW_HOST_MIB))
     check_devices(flags, rig)
     draft, projector = (_header(path) if path else None for path in (flags.draft_model, flags.projector))
-    question = Question.of(_header(asked["model"]), flags, rig, release, draft=draft, projector=projector)
-    return question.with_(release_note=note or "", notes=tuple(respelled))
+    reserve = [mib for text in own["--reserve"][-1:] for mib in parse_mibs("--reserve", text)]
+    filled = [whole("--filled", text, 0, 1 << 31) for text in own["--filled"][-1:]]
+    question = Question.of(
+        _header(asked["model"]), flags, rig, release, own["--without-op"], parse_paths(own["--path"], {}),
+        draft=draft, filled=filled[0] if filled else None, projector=projector,
+    )  # fmt: skip
+    left = one_each("--reserve", reserve, len(rig.gpus))
+    return question.with_(release_note=note or "", notes=tuple(respelled), reserve=left)
 
 
 def estimate(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,10 +163,10 @@ def choose(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def line(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the form holds for a pasted command line, in ``text``."""
+    """What the form holds for a pasted command line, in ``text``; ``gpus``: its cards now."""
     from memplan.page.pasted import read_pasted
 
-    return read_pasted(asked["text"])
+    return read_pasted(asked["text"], asked.get("gpus", ()))
 
 
 def largest(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from memplan.backends.devices import Rig
 from memplan.errors import FlagError
 from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_values import whole
 from memplan.llama.flags import DEFAULT_FIT_TARGET, Flags
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths, find_bandwidths
@@ -100,8 +101,15 @@ def default_margins(question: Question) -> tuple[int, ...]:
     return tuple(mib * MIB for mib in (*mibs, *(mibs if len(mibs) == 1 else DEFAULT_FIT_TARGET) * gpus)[:gpus])
 
 
+def parse_mibs(flag: str, text: str) -> tuple[int, ...]:
+    """Values in MiB, separated by commas. Raises FlagError."""
+    return tuple([whole(flag, part, 0, 1 << 30) for part in text.split(",")])
+
+
 def one_each(flag: str, mibs: Sequence[int], gpus: int) -> tuple[int, ...]:
-    """A value in MiB for all GPUs, or one each, as bytes for each. Raises FlagError."""
+    """A value in MiB for all GPUs, or one each, as bytes for each; none where none is given. Raises FlagError."""
+    if not mibs:
+        return ()
     if len(mibs) not in (1, gpus):
         raise FlagError(f"{flag} has {len(mibs)} values for {gpus} GPUs: give one for all, or one each")
     return tuple(mib * MIB for mib in (tuple(mibs) * gpus if len(mibs) == 1 else mibs)[:gpus])

@@ -49,6 +49,15 @@ def test_an_estimate_is_the_command_s(capsys: pytest.CaptureFixture[str]) -> Non
     }  # fmt: skip
 
 
+def test_memplan_s_own_options_count_as_the_command_counts_them(capsys: pytest.CaptureFixture[str]) -> None:
+    own = "--reserve 500 --filled 3000 --path indexer=unfused --without-op RMS_NORM"
+    expected = printed(
+        capsys, "estimate", "deepseek-v4-flash", *RIG, "-c", "65536", "-np", "1", "-cmoe", *own.split(), "--json"
+    )
+    found = ask("estimate", {**FLASH, "more": f"-cmoe {own}"})
+    assert {key: found[key] for key in expected} == expected
+
+
 def test_the_command_s_notes_on_a_drafter_are_the_page_s(capsys: pytest.CaptureFixture[str]) -> None:
     found = ask("estimate", {**FLASH, "more": "-ncmoe 20 -md deepseek-v4-flash-dspark"})
     expected = printed(

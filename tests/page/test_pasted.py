@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memplan.errors import FlagError
+from memplan.errors import FlagError, RigError
 from memplan.page.pasted import FIELDS, read_pasted
 
 
@@ -27,9 +27,28 @@ def test_a_llama_server_line_as_people_paste_it() -> None:
         (None, ["-ot", "exps=CPU"]),
         (None, ["--mlock"]),
     ]
-    assert found["notes"] == ["CUDA_VISIBLE_DEVICES is left out: give the cards as llama.cpp sees them"]
+    assert found["notes"] == []
     assert found["left_out"] == ["--api-key"] and "secret" not in str(found)
     assert (found["gpus"], found["host_mib"], found["llama"]) == (None, None, None)
+
+
+def test_the_environment_leaves_some_of_the_cards() -> None:
+    line = "CUDA_VISIBLE_DEVICES=2,0 llama-server -m a.gguf"
+    found = read_pasted(line, ["2*RTX 3090", "RTX 5090::30000"])
+    assert found["gpus"] == ["RTX 5090::30000", "RTX 3090"]
+    assert found["notes"] == [
+        "CUDA_VISIBLE_DEVICES=2,0 leaves 2 of 3 CUDA devices: CUDA0 is NVIDIA GeForce RTX 5090, CUDA1 is NVIDIA"
+        " GeForce RTX 3090"
+    ]
+    with pytest.raises(RigError, match="no 2"):
+        read_pasted(line, ["2*RTX 3090"])
+
+
+def test_memplan_s_own_options_stand_among_the_other_flags() -> None:
+    found = read_pasted("memplan estimate deepseek-v4-flash --filled 1000 --path indexer=unfused --mlock")
+    assert [flag["words"] for flag in found["flags"] if flag["field"] is None] == [
+        ["--mlock"], ["--filled", "1000"], ["--path", "indexer=unfused"],
+    ]  # fmt: skip
 
 
 def test_a_memplan_line_fills_the_machine_too() -> None:

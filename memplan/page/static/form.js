@@ -65,7 +65,7 @@ function setCards(specs) {
   for (const spec of specs) addCard(readSpec(spec));
 }
 
-const specs = () =>
+export const specs = () =>
   cardRows()
     .filter(({ name }) => name)
     .map(({ count, name, free }) => `${count === "1" ? "" : `${count}*`}${name}${free ? `::${free}` : ""}`);
@@ -113,7 +113,8 @@ export function commandLines(asked, name) {
   if (asked.app !== "server") rig.push(`--app ${asked.app}`);
   const join = (...parts) => parts.flat().filter(Boolean).join(" ");
   const file = source() === "builtin" ? "MODEL.gguf" : model;
-  return { memplan: join("memplan estimate", model, rig, flags, more), server: join(`llama-${asked.app} -m`, file, flags, more) };
+  const theirs = more.replaceAll(/(^|\s)--(reserve|filled|path|without-op)\s+\S+/g, "").trim(); // those are memplan's own
+  return { memplan: join("memplan estimate", model, rig, flags, more), server: join(`llama-${asked.app} -m`, file, flags, theirs) };
 }
 
 // --- links ---
@@ -140,6 +141,7 @@ export function fill(values) {
     $(id).value = values[key] ?? $(id).dataset.usual ?? "";
   }
   if (values.model) {
+    if (!models.some(({ name }) => name === values.model)) $("model").append(new Option(`${values.model}: not built in`, values.model));
     $("model").value = values.model;
     fillRecipes(values.recipe);
   }
@@ -219,10 +221,9 @@ export function offer(catalogue) {
 }
 
 export function fillRecipes(wanted) {
-  const model = models.find(({ name }) => name === $("model").value);
-  if (!model) return;
+  const model = models.find(({ name }) => name === $("model").value) ?? { recipes: [] };
   $("recipe").replaceChildren(...model.recipes.map(({ name, about }) => new Option(about ? `${name}: ${about}` : name, name)));
-  $("recipe").value = model.recipes.find(({ name }) => name.toLowerCase() === wanted?.toLowerCase())?.name ?? model.default;
+  $("recipe").value = model.recipes.find(({ name }) => name.toLowerCase() === wanted?.toLowerCase())?.name ?? model.default ?? "";
 }
 
 // --- what is wrong, beside its field ---

@@ -310,7 +310,7 @@ $("paste").addEventListener("input", async () => {
   $("paste-said").textContent = "";
   if (!text) return;
   working("line", true);
-  const read = await engine.ask("line", { text });
+  const read = await engine.ask("line", { text, gpus: form.specs() });
   working("line", false);
   if (read.error) {
     $("paste-error").textContent = read.error;
