@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from memplan.llama.memory.iswa import iswa_memory
-from memplan.llama.memory.kv import kv_memory
 from memplan.llama.refusals import Refusal, died
 from memplan.models.base import Architecture
 from memplan.models.deepseek4.architecture import DeepSeek4
@@ -88,10 +87,6 @@ class DFlash(Architecture[PlainHParams]):
     def tensors(self, hp: PlainHParams, have: Have, load_mtp: bool, release: Release) -> Iterator[Wanted]:
         """``load_arch_tensors``."""
         return wanted_plain(hp, have, release)
-
-    def memory(self, hp: PlainHParams, build: CacheBuilder, release: Release) -> Memory:
-        """One cache, or two where some layers slide."""
-        return iswa_memory(build) if hp.n_swa else kv_memory(build)
 
     def drafted_at_once(self, hp: PlainHParams, flags: Flags) -> int:
         """A block."""
