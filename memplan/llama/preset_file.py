@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from memplan.errors import FlagError, shown
+from memplan.errors import FlagError, printable, shown
 from memplan.infile import read_input
 from memplan.llama.environment import flag_of
 from memplan.llama.flag_fields import FIELDS, same_setting
@@ -63,9 +63,10 @@ def read_presets(name: str, option: str = OPTION) -> dict[str, dict[str, str]]:
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         read = _LINE.fullmatch(line)
         if read is None:
+            # the line itself is not shown: of a script that is no preset, it may be a secret
             raise FlagError(
-                f"{what}, line {number}: {shown(line, 60)} is neither [MODEL] nor KEY = VALUE from its"
-                " first column on, which llama-server does not take"
+                f"{what}, line {number} is neither [MODEL] nor KEY = VALUE from its first column on, which llama-server"
+                " does not take"
             )
         if read["section"]:
             section = read["section"].strip()
@@ -110,7 +111,7 @@ def _chosen(presets: Mapping[str, object], section: str, model: str, name: str) 
     if section or len(presets) != 1:
         listed = ", ".join(list(presets)[:4]) + (f" and {len(presets) - 4} more" if len(presets) > 4 else "")
         which = f"there is no section {shown(section)}" if section else "which section? write FILE#SECTION"
-        raise FlagError(f"{OPTION} {shown(name)}: {which}; it has {listed or 'none'}")
+        raise FlagError(f"{OPTION} {shown(name)}: {which}; it has {printable(listed) or 'none'}")
     return next(iter(presets))
 
 
@@ -134,7 +135,7 @@ def setting_words(pairs: Mapping[str, str], section: str, *, applied: bool = Fal
         if not flag and applied:
             continue
         if not flag:
-            raise FlagError(f"{OPTION}: {shown(key)} in [{section[:60]}] is no option of llama-server's")
+            raise FlagError(f"{OPTION}: {shown(key)} in [{printable(section[:60])}] is no option of llama-server's")
         if ARITY[flag] > 1:
             raise FlagError(f"{OPTION}: {shown(key)} takes two values, which no preset can hold")
         found[_setting(flag)] = (flag, value) if ARITY[flag] else _switch(flag, value, applied)

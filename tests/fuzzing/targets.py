@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from memplan.cli.arguments import Known, sort_words
@@ -30,8 +31,11 @@ from memplan.gguf.raw import read_raw
 from memplan.gguf.remote import Access, read_remote
 from memplan.gguf.source import read_header
 from memplan.llama import flag_table
+from memplan.llama.command_file import open_line
+from memplan.llama.command_line import read_text
 from memplan.llama.flags import check_devices, parse_flags
 from memplan.llama.patterns import compile_pattern
+from memplan.llama.preset_file import with_preset
 from memplan.machine.llama_server import parse_devices
 from memplan.models.builtin import builtin_header, header_of
 from memplan.models.catalogue import MODELS
@@ -242,6 +246,36 @@ def rig(r: Random) -> None:
             _one_line(error)
 
 
+def command_file(r: Random) -> None:
+    """A damaged script, unit, compose file or preset that starts llama-server; its key is shown by no error."""
+    line = "llama-server -m qwen3-8b -c 4096 -np 1 -ot 'exps=CPU' --api-key KEY"
+    texts = {
+        "a.sh": f"export HF_TOKEN=KEY\n{line}\n".replace(" -np", " \\\n -np"),
+        "a.bat": f"set HF_TOKEN=KEY\n{line}\n".replace(" -np", " ^\n -np"),
+        "a.ps1": f"{line}\n".replace(" -np", " `\n -np"),
+        "a.service": f"[Service]\nEnvironment=HF_TOKEN=KEY\nExecStart={line}\n",
+        "a.yaml": f"services:\n  a:\n    environment:\n      - HF_TOKEN=KEY\n    command: {line}\n",
+        "a.ini": "version = 1\n[*]\nc = 4096\n[a]\nm = qwen3-8b\nnp = 1\napi-key = KEY\n",
+    }
+    name = r.choice(sorted(texts))
+    data = damaged(r, texts[name].replace("KEY", "hf_0123456789").encode())
+    with TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes(data)
+        takes: tuple[Callable[[], Any], ...] = (
+            lambda: open_line(str(path)),
+            lambda: open_line(f"{path}#a"),
+            lambda: with_preset(["--models-preset", str(path)], "qwen3-8b"),
+            lambda: read_text(data.decode("utf-8", "replace")),
+        )
+        for take in takes:
+            try:
+                take()
+            except MemplanError as error:
+                _one_line(error)
+                assert "0123456789" not in str(error), error
+
+
 def listing(r: Random) -> None:
     """A hub's damaged listing, and names of models there."""
     page = json.dumps([{"type": "file", "path": f"d/m-{q}-00001-of-00002.gguf"} for q in ("Q8_0", "UD-Q2_K", "F16")])
@@ -317,6 +351,9 @@ def _one_line(error: MemplanError) -> None:
 
 
 TARGETS: dict[str, Callable[[Random], None]] = {
-    target.__name__: target for target in (header, model, flags, pattern, log, diagnosis, rig, listing, http)
-}
+    target.__name__: target
+    for target in (
+        header, model, flags, pattern, log, diagnosis, rig, command_file, listing, http,
+    )
+}  # fmt: skip
 """By name."""
