@@ -118,9 +118,11 @@ class NemotronH(Architecture[NemotronHHParams]):
         k.f32("attention.layer_norm_epsilon")
         k.check_type("attention.layer_norm_rms_epsilon", float)
         k.check_type("expert_shared_count", int)
+        ssm = ssm_keys(k)
+        k.check(ssm["ssm_n_group"] > 0, "ssm.group_count must not be zero")  # its norm is cut into as many
         return NemotronHHParams(
             **fields,
-            **ssm_keys(k),
+            **ssm,
             is_recr=tuple(il < n_layer and heads_kv[il] == 0 and n_ff[il] == 0 for il in range(n_all)),
             n_ff_exp=k.u32_a_layer("expert_feed_forward_length", n_all, 0),
             n_ff_shexp=k.u32("expert_shared_feed_forward_length", 0),

@@ -125,3 +125,8 @@ def test_blocks_that_do_not_divide_a_cache() -> None:
     for block, compute in ((127, 156295296), (129, 156291200)):
         found = memplan.estimate(changed("minimax-m3", block_count=5, attention__indexer__block_size=block), flags, RIG)
         assert found.buffers["CUDA0"].compute == compute
+
+
+def test_a_state_space_has_groups() -> None:
+    with pytest.raises(memplan.BadHyperParameter, match=r"ssm\.group_count must not be zero"):
+        changed("nemotron-3-nano-30b-a3b", ssm__group_count=0)
