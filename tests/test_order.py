@@ -11,7 +11,7 @@ MODELS = [memplan.read_model(name) for name in ("deepseek-v4-flash", "qwen3-30b-
 RIGS = [memplan.parse_gpus(["RTX 3090"]), memplan.parse_gpus(["RTX 5090", "RTX 3090"])]
 FLAGS = [
     memplan.parse_flags(words.split())
-    for words in ("-c 4096 -np 1", "-c 4096 -np 2 -cmoe", "-c 8192 -ub 1024 -np 1 -ncmoe 9", "-c 512 -np 1 -fa off")
+    for words in ("-c 4096 -np 1", "-c 4096 -np 2 -cmoe", "-c 8192 -ub 1024 -np 1 -ncmoe 9")
 ]
 ASKED = [
     (model, flags, rig, release)
@@ -31,5 +31,5 @@ def test_any_order_and_four_threads_give_the_same_answers() -> None:
     order = random.Random(7).sample(range(len(ASKED)), len(ASKED))
     assert [ask(i) for i in order] == [there[i] for i in order]
     with ThreadPoolExecutor(4) as pool:
-        again = random.Random(8).choices(range(len(ASKED)), k=2 * len(ASKED))
+        again = random.Random(8).choices(range(len(ASKED)), k=len(ASKED))
         assert list(pool.map(ask, again)) == [there[i] for i in again]

@@ -15,7 +15,7 @@ from memplan.cli.terminal import MOST, one_line
 HOSTILE = "a\x1b]0;owned\x07b\x1b[2J\u202egnp.\u2066c\x9b31md\x7f\re"
 SECRET = "sk-never-shown"
 SECRETS = ("--api-key", SECRET, "--hf-token", SECRET, "-hft", SECRET)
-SMALL = ("deepseek-v4-flash", "--gpu", "2*RTX 3090", "-c", "4096", "-np", "1")
+SMALL = ("qwen3-30b-a3b", "--gpu", "2*RTX 3090", "-c", "4096", "-np", "1")
 LOG = Path(__file__).parents[2] / "examples" / "unfused.log"
 
 

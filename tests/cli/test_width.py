@@ -21,7 +21,7 @@ QWEN = ["qwen3-30b-a3b", "-c", "8192"]
 VULKAN = ["--gpu", "RX 7900 XTX"]
 
 LINES = [
-    ["compare", *FLASH, "-cmoe", "--llama", "b9842", "--llama", "v0.5.0"],
+    ["compare", *FLASH, "-cmoe", "--llama", "b10361", "--llama", "v0.5.0"],
     ["compare", "gpt-oss-20b", "--gpu", "RTX 5090", "-c", "8192", "--llama", "b10131,b11434"],
     ["compare", "qwen3-8b", "llama-3.1-8b", *VULKAN, "-c", "8192"],
     ["explain", *FLASH, "-cmoe"],

@@ -26,8 +26,7 @@ from memplan.page.folder import page_files, write_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install '.[browser]'")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
-"""One process loads the page."""
+pytestmark = pytest.mark.slow
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = [
