@@ -1,6 +1,6 @@
 """Golden answers as parameters of tests, and how often each is replayed.
 
-Of the answers that take the same ways through the package as five others, most stand in
+Of the answers that take the same ways through the package as three others, most stand in
 ``tests/data/golden/thorough.json``, by test file: ``pytest -m thorough`` replays these as well, beside the suite. A new
 answer belongs to the suite as long as nobody puts it there.
 """

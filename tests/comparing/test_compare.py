@@ -159,6 +159,7 @@ def test_what_moved_is_all_there_is(first: tuple[str, ...], second: tuple[str, .
     adds_up(c)
 
 
+@pytest.mark.thorough
 def test_chunks_are_compared_all() -> None:
     """lid_kq and its permuted copy lie in chunks of their own, of 2 GiB each."""
     flags = "-c 65536 -np 1 -ncmoe 10"

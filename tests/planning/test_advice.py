@@ -44,6 +44,7 @@ def test_the_best_single_flag_makes_it_fit(flags: str, gpus: list[str], best: st
     assert advice.freed > 0
 
 
+@pytest.mark.thorough
 def test_slots_that_nobody_asked_for_are_the_first_to_go() -> None:
     """R31: unified slots multiply the compute buffers of lid-cuda, so a small ubatch is no cure."""
     of = problem("-c 262144 -ub 2048", ["2*RTX PRO 6000"])

@@ -39,6 +39,7 @@ def value(args: tuple[str, ...], flag: str) -> int:
     return int(args[args.index(flag) + 1])
 
 
+@pytest.mark.thorough
 def test_what_changes_where_the_host_is_short() -> None:
     of = problem("-c 1048576 -np 1", ["RTX 3090"], host=65536)
     nothing = make_plan(of)
@@ -100,6 +101,7 @@ def test_margins_that_would_do_are_the_best_placement_s() -> None:
     assert on_host and f"fits with {on_host[0].host_layers} layers on the host" in no_plan_text(nothing, 200)
 
 
+@pytest.mark.thorough
 def test_what_fits_as_given_is_not_lowered() -> None:
     of = problem("-c 1048576 -np 1 -ub 4096 -b 4096", ["RTX 3090"])
     assert plan(of, "c").args == plan(of).args

@@ -305,6 +305,7 @@ def test_settings_that_may_be_chosen_are_lowered_where_they_must_be() -> None:
     assert leaves_margins(fresh(of, plan.args), of.margins)
 
 
+@pytest.mark.thorough
 def test_how_much_is_missing_and_what_would_do_is_said() -> None:
     of = problem("-c 65536 -np 1", ["RTX 3060:12288:1500"])
     plan = make_plan(of)

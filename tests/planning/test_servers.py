@@ -72,6 +72,8 @@ def test_servers_that_are_given_are_not_given_again() -> None:
     assert plan.args == planned().args[2:]  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_changes_that_fit_name_the_servers() -> None:
     plan = make_plan(problem("-c 1048576 -np 1 -ts 1,1", ("RTX 3060", "rpc:h:1:9000:8600")))
     assert isinstance(plan, NoPlan)
