@@ -12,6 +12,8 @@ from memplan.gguf.raw import HEADER
 from memplan.outfile import Kind, check_output, write_atomically, write_output
 from tests.gguf import writer
 
+pytestmark = pytest.mark.slow
+
 ANY = Kind("file at all", lambda file: file.read(4) != b"GGUF")
 """As if everything but a model were memplan's."""
 

@@ -16,6 +16,8 @@ from memplan.models.builtin import builtin_header
 from memplan.question import Question
 from memplan.rig import parse_gpus
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 GIB = 1 << 30
 

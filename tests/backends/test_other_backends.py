@@ -32,6 +32,8 @@ from memplan.result import Estimate
 from memplan.rig import parse_gpu_spec, parse_gpus
 from memplan.rig_file import load_rig, parse_rig, write_rig
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 FLASH = builtin_header("deepseek-v4-flash:antirez-q2")
 XTX = Gpu("AMD Radeon RX 7900 XTX (RADV NAVI31)", 24560 * MIB, 24000 * MIB, backend="Vulkan")

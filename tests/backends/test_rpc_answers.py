@@ -14,6 +14,8 @@ from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent.parent / "data" / "golden" / "rpc.jsonl"
 CASES: list[dict[str, Any]] = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 MODEL = builtin_header("deepseek-v4-flash:antirez-q2")

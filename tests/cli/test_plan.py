@@ -12,6 +12,8 @@ from memplan.gguf.raw import assemble, key_entry, tensor_entries
 from memplan.gguf.types import F16
 from memplan.llama.flags import parse_flags
 
+pytestmark = pytest.mark.slow
+
 FLASH = ["plan", "deepseek-v4-flash", "--gpu", "2*RTX 3090", "-c", "65536", "-np", "1"]
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from memplan.cli import main
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 MEMPLAN = f"'{sys.executable}' -W error -m memplan"
 LINES = [

@@ -12,6 +12,8 @@ from memplan.cli import main
 from memplan.cli.streams import safe
 from memplan.cli.terminal import MOST, one_line
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "a\x1b]0;owned\x07b\x1b[2J\u202egnp.\u2066c\x9b31md\x7f\re"
 SECRET = "sk-never-shown"
 SECRETS = ("--api-key", SECRET, "--hf-token", SECRET, "-hft", SECRET)

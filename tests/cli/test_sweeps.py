@@ -20,6 +20,8 @@ from memplan.output.seal import sealed
 from tests.cli.conftest import Engine, out
 from tests.test_exported_members import loaded_by
 
+pytestmark = pytest.mark.slow
+
 MODEL = "deepseek-v4-flash"
 GPU = ("--gpu", "2*RTX 3090")
 

@@ -28,6 +28,8 @@ from tests.diagnosing.logs import (
     text,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_log_that_shows_next_to_nothing() -> None:
     last = "ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 433158272"

@@ -29,6 +29,8 @@ from tests.diagnosing.logs import (
     text,
 )
 
+pytestmark = pytest.mark.slow
+
 RTX_3090 = parse_gpus(["RTX 3090"])
 
 

@@ -22,6 +22,8 @@ from memplan.rig import parse_gpus
 from tests.golden import builtin, rig
 from tests.llama.golden import GOLDEN, Case, cases
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "6"))
 # rigs of CUDA alone, and contexts that do not draft
 FILES = sorted(path.stem for path in GOLDEN.glob("*.jsonl") if path.stem not in ("rpc", "vulkan", "drafts"))

@@ -16,6 +16,8 @@ from tests.gguf import writer
 from tests.gguf.test_reader import Pipe
 from tests.gguf.writer import key, raw, string, tensor
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_sound_header() -> None:
     h = read_header(writer.small(), "small")

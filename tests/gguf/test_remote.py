@@ -17,6 +17,8 @@ from memplan.models.open import open_model
 from tests.gguf import writer
 from tests.gguf.server import Answer, Handler, Server, cut, redirect, running, silent, status, trickle
 
+pytestmark = pytest.mark.slow
+
 SMALL = writer.small()
 WITH_DATA = SMALL + b"\0" * 3_000_000
 QUICK = Policy(timeout=0.5, attempts=3, backoff=0.001, slow_after=0.3, slow_bytes=1000)

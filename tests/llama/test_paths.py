@@ -16,6 +16,8 @@ from memplan.models.builtin import builtin_header
 from memplan.result import Estimate
 from memplan.rig import parse_gpus
 
+pytestmark = pytest.mark.slow
+
 FLASH = builtin_header("deepseek-v4-flash")
 RIG = parse_gpus(["RTX PRO 6000"])
 HC = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")

@@ -22,6 +22,8 @@ from tests.golden import Case, rig
 from tests.golden import stored as header
 from tests.test_golden import check
 
+pytestmark = pytest.mark.slow
+
 PATH = Path(__file__).parent.parent / "data" / "golden" / "scales.jsonl"
 CASES: list[Case] = list(map(json.loads, PATH.read_text().splitlines()))
 ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "attn_gate")

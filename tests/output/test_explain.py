@@ -16,6 +16,8 @@ from memplan.output.timeline import REST, timeline_chart, timeline_figure
 from memplan.releases import V0_5_0
 from memplan.rig import parse_gpus
 
+pytestmark = pytest.mark.slow
+
 UNFUSED = replace(V0_5_0, indexer_probe=True)
 MODEL = builtin_header("deepseek-v4-flash")
 

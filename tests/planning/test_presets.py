@@ -15,6 +15,8 @@ from memplan.output.words import mib
 from memplan.planning.presets import SETTINGS, PresetFile, about, find_preset, preset_files, presets_folder
 from memplan.releases import LATEST
 
+pytestmark = pytest.mark.slow
+
 TOP = Path(__file__).parent.parent.parent
 FILES = {file.name: file for file in preset_files()}
 

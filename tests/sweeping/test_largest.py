@@ -27,6 +27,8 @@ from memplan.sweeping.largest import (
 from memplan.sweeping.sweep import Sweeper, sweep
 from tests.estimates import REFUSAL, made_up
 
+pytestmark = pytest.mark.slow
+
 FREE = 10_000
 RIG_OF_ONE = Rig((Gpu("card", FREE, FREE, (8, 6)),))
 MODEL = builtin_header("deepseek-v4-flash")

@@ -13,6 +13,8 @@ from memplan.question import Question
 from memplan.rig import parse_gpus
 from memplan.sweeping.slots import SlotTable, slot_table
 
+pytestmark = pytest.mark.slow
+
 MODEL = builtin_header("deepseek-v4-flash")
 R31 = (
     r"blk\.(0|1|2|3|4|5|6|7|8)\.ffn_(up|gate|down)_exps=CUDA0,"
