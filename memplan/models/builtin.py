@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import prod
 
-from memplan.errors import UnknownModel, shown
+from memplan.errors import HeaderError, UnknownModel, shown
 from memplan.gguf.header import DEFAULT_ALIGNMENT, Header, TensorInfo, Value
 from memplan.gguf.types import F32
 from memplan.llama.keys import Keys
@@ -115,6 +115,8 @@ def header_of(model: BuiltinModel, recipe: Recipe, name: str) -> Header:
         tensors[w.name] = TensorInfo(w.name, w.file_shape, type_, offset)
         size = prod(w.file_shape) // type_.block_size * type_.type_size
         offset += -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
+        if offset >= 1 << 64:  # gguf_init_from_reader (ggml/src/gguf.cpp): "cannot accumulate size"
+            raise HeaderError(f"{name}: up to {w.name} its tensors take more than 2^64 bytes; give smaller numbers")
     return Header(3, metadata, tensors, DEFAULT_ALIGNMENT, 1, name, types)
 
 

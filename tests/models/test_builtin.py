@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from memplan.errors import UnknownModel
+from memplan.errors import HeaderError, UnknownModel
 from memplan.gguf.header import Header, Value
 from memplan.gguf.source import read_header
 from memplan.models.builtin import builtin_header, builtin_like, builtin_names, header_of, is_builtin
@@ -220,3 +220,11 @@ def test_what_llama_cpp_was_asked_about(name: str, file: str) -> None:
 )
 def test_a_file_s_name_tells_the_built_in_model(name: str, builtin: str) -> None:
     assert builtin_like(name) == builtin
+
+
+def test_tensors_of_more_bytes_than_llama_cpp_counts_are_refused() -> None:
+    known = MODELS["gpt-oss-120b"]
+    wide = dict.fromkeys(("expert_feed_forward_length", "embedding_length"), 2**31 - 64)
+    keys = {**known.keys, "expert_count": 1024, **wide}
+    with pytest.raises(HeaderError, match="more than 2\\^64 bytes"):
+        header_of(replace(known, keys=keys), known.recipes[known.default], "absurd")
