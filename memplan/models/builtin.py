@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import prod
 
-from memplan.errors import HeaderError, UnknownModel, shown
+from memplan.errors import FlagError, HeaderError, ModelError, UnknownModel, shown
 from memplan.gguf.header import DEFAULT_ALIGNMENT, Header, TensorInfo, Value
 from memplan.gguf.types import F32
-from memplan.llama.keys import Keys
+from memplan.llama.keys import CONVERT, Keys
 from memplan.llama.weights import Wanted, parts_of
 from memplan.models.builtin_model import BuiltinModel
 from memplan.models.catalogue import MODELS
@@ -78,9 +78,14 @@ def builtin_header(name: str, changes: Sequence[str] = ()) -> Header:
         )
     full = f"{model.name}:{recipe_name}"
     if changes:
-        from memplan.models.changed import changed_model
+        from memplan.models.changed import OPTION, changed_model
 
         model, full = changed_model(model, changes), f"{full} with {', '.join(changes)}"
+        try:
+            return header_of(model, model.recipes[recipe_name], full)
+        except (HeaderError, ModelError) as error:
+            said = str(error).removesuffix(f"; {CONVERT}")
+            raise FlagError(f"{OPTION} {shown(', '.join(changes))}: {said}; give another value") from None
     return header_of(model, model.recipes[recipe_name], full)
 
 

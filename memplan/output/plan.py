@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from memplan.planning.probing import Change
     from memplan.result import DeviceUse, HostUse
 
-MIB = 1 << 20
 
 FORMATS: Final = ("table", "args", "sh", "ini", "json")
 """What ``--format`` takes."""
@@ -158,7 +157,7 @@ def summary(plan: Plan) -> list[str]:
         lines.append(
             f"{device.name} {device.description}: weights {mib(device.model)}, context {mib(device.context)},"
             f" compute {mib(device.compute)}, run time {mib(device.run_time)}{_beside(device)} MiB;"
-            f" {device.left // MIB:,} left of {device.free // MIB:,}"
+            f" {mib(device.left)} left of {mib(device.free)}"
         )
     host = estimate.host
     parts = f"weights {mib(host.model)}, context {mib(host.context)}, compute {mib(host.compute)}"

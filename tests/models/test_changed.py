@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.errors import BadHyperParameter, FlagError
+from memplan.errors import FlagError
 from memplan.models.builtin import builtin_header
 from memplan.models.open import open_model
 from memplan.models.raw import header_file
@@ -49,9 +49,14 @@ def test_what_cannot_be_changed(changes: list[str], said: str) -> None:
 
 
 def test_no_layers_and_files() -> None:
-    with pytest.raises(BadHyperParameter):
+    with pytest.raises(FlagError, match="block_count is 0"):
         builtin_header("deepseek-v4-flash", ["block_count=0"])
     with pytest.raises(FlagError, match="is for built-in models"):
         open_model("x.gguf", changes=["expert_count=132"])
     with pytest.raises(FlagError, match="is for built-in models"):
         header_file("x.gguf", changes=["expert_count=132"])
+
+
+def test_a_value_that_llama_cpp_does_not_take_is_the_change_s_fault() -> None:
+    with pytest.raises(FlagError, match=r"--set 'expert_count=9999': .* at most 1024; give another value"):
+        builtin_header("deepseek-v4-flash", ["expert_count=9999"])
