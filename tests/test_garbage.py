@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+import memplan
 from memplan.cli import main
 from memplan.garbage import NEW_OBJECTS, gc_paused, seldom
 
@@ -37,3 +38,13 @@ def test_commands_leave_the_threshold_alone(capsys: pytest.CaptureFixture[str]) 
     assert main(["estimate", "no-such-model"]) == 2
     assert gc.get_threshold() == before
     assert gc.isenabled()
+
+
+def test_estimates_leave_no_cycles() -> None:
+    model, rig = memplan.read_model("qwen3-30b-a3b"), memplan.parse_gpus(["2*RTX 3090"])
+    gc.collect()
+    with gc_paused():
+        for words in ("-c 4096 -np 1", "-c 4096 -np 2 -cmoe", "-c 8192 -np 1 -fa off"):
+            memplan.estimate(model, memplan.parse_flags(words.split()), rig)
+        found = gc.collect()
+    assert found == 0

@@ -6,6 +6,7 @@ Tensor ids run over the whole graph: first its inputs, then each part's nodes an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from memplan.garbage import make_room
 from memplan.ggml.backend import Buffer
@@ -14,6 +15,15 @@ from memplan.ggml.plan.parts import GraphParts
 
 Shared = tuple[tuple[int, int, int, int], ...]
 """Leafs that another part has too: position and number, and those of the first part that has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Visited:
+    """The outs of each part that are ``done``, and all leafs and inputs, in the order in which they are visited."""
+
+    done: list[tuple[int, ...]]
+    leafs: dict[int, None]
+    inputs: dict[int, None]
 
 
 class Structure:
@@ -101,34 +111,31 @@ class Structure:
         Returns the outs of each part in the order in which they are visited.
         """
         parts = self._parts
-        done: list[tuple[int, ...]] = [()] * len(parts)
-        seen: dict[int, None] = {}
-        inputs: dict[int, None] = {}
-
-        def visit(at: int, out: int) -> None:
-            if out not in done[at]:
-                done[at] += (out,)
-                emit(at)
-
-        def emit(at: int) -> None:
-            table = self.tables[at]
-            for stretch in parts[at].stretches(done[at]):
-                seen.update(dict.fromkeys(map(table.__getitem__, stretch.leafs)))
-                self._add(at, stretch)
-                inputs.update({i: None for code in stretch.inputs if (i := table[code]) < self.n_inputs})
-                if stretch.given >= 0:
-                    visit(at - 1, stretch.given)
-
+        found = _Visited([()] * len(parts), {}, {})
         for at in range(len(parts)):
-            emit(at)
+            self._emit(at, found)
         for out in range(len(parts[-1].outs)):
-            visit(len(parts) - 1, out)
-        self.leafs = [i for i in seen if self.owns[i]]
-        self.n_leafs = len(seen)
-        self.n_given = len(seen) - len(self.leafs)
-        self.read_inputs = tuple(inputs)
-        self.all_inputs = tuple(dict.fromkeys([*inputs, *[i for i in self.leafs if i < self.n_inputs]]))
-        return done
+            self._visit(len(parts) - 1, out, found)
+        self.leafs = [i for i in found.leafs if self.owns[i]]
+        self.n_leafs = len(found.leafs)
+        self.n_given = len(found.leafs) - len(self.leafs)
+        self.read_inputs = tuple(found.inputs)
+        self.all_inputs = tuple(dict.fromkeys([*found.inputs, *[i for i in self.leafs if i < self.n_inputs]]))
+        return found.done
+
+    def _visit(self, at: int, out: int, found: _Visited) -> None:
+        if out not in found.done[at]:
+            found.done[at] += (out,)
+            self._emit(at, found)
+
+    def _emit(self, at: int, found: _Visited) -> None:
+        table = self.tables[at]
+        for stretch in self._parts[at].stretches(found.done[at]):
+            found.leafs.update(dict.fromkeys(map(table.__getitem__, stretch.leafs)))
+            self._add(at, stretch)
+            found.inputs.update({i: None for code in stretch.inputs if (i := table[code]) < self.n_inputs})
+            if stretch.given >= 0:
+                self._visit(at - 1, stretch.given, found)
 
     def _add(self, at: int, stretch: Stretch) -> None:
         if not stretch.nodes:
