@@ -120,8 +120,10 @@ class Optimizer:
             if answer is None:
                 make_room(known, KEPT_ANSWERS)
                 answer = known[buffers, run] = self._ask(part, buffers, run)
-            number = partial(structure.id, at)
             changed, stretched = answer
+            if not changed and not stretched:
+                continue
+            number = partial(structure.id, at)
             lifetimes = tuple(
                 [
                     (after if until == _AFTER else number(until), tuple([(number(r), home) for r, home in kept]))

@@ -7,9 +7,9 @@ Follows ``ggml_backend_sched_split_graph`` (ggml/src/ggml-backend.cpp, v0.5.0) a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress, pairwise
+from itertools import compress
 from operator import ne
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,10 @@ Answers = tuple["bool | None", ...]
 Asked = dict[tuple[int, int], Answers]
 """What backends said, by the part's position and the backend."""
 
+
+Expanded = tuple["array[int] | None", int, tuple[tuple[int, Answers], ...], bool]
+"""The backends of nodes in a row, None where none was changed; the last node's; what backends were asked; and whether
+a node is left without one."""
 
 NOWHERE = 255
 """In ``Schedule.homes``, -1 as a byte: the tensor is not in the graph, since nothing asks for it."""
@@ -81,13 +85,14 @@ class Case:
     parts of one structure that are alike in all this. It does not hold the part, which would keep both forever.
     """
 
-    __slots__ = ("_answers", "buffers", "number", "sched", "start")
+    __slots__ = ("_answers", "_expanded", "buffers", "number", "sched", "start")
 
     def __init__(self, part: Part, buffers: Buffers, pins: Pins, sched: Sched) -> None:
         self.buffers = buffers
         self.sched = sched
         self.number = -1
         self._answers: dict[int, Answers] = {}
+        self._expanded: dict[tuple[int, bytes, int, bool, int], Expanded] = {}
         part.locate(buffers)
         homes, on_host = pins
         wished = zip(part.pinned, homes, strict=True) if homes else ()
@@ -95,7 +100,7 @@ class Case:
         if on_host:
             pinned.update(dict.fromkeys(part.on_host, len(sched.backends) - 1))
         nodes = [pinned[i] if i in pinned else sched.from_location(t) for i, t in enumerate(part.nodes)]
-        self.start = (*nodes, *map(sched.from_location, part.leafs))
+        self.start = array("b", [*nodes, *map(sched.from_location, part.leafs)])
 
     def answers(self, part: Part, backend: int) -> Answers:
         """Whether ``backend`` computes each node that is not assigned from the start."""
@@ -112,6 +117,37 @@ class Case:
             self._answers[backend] = known
         return known
 
+    def expand(self, part: Part, first: int, homes: bytes, skip: int, forward: bool, current: int) -> Expanded:
+        """Pass 2, one way, over nodes in a row from ``first`` on, whose backends are ``homes`` so far.
+
+        Unassigned nodes follow the node before, which ``current`` has computed, but never the backend ``skip``.
+        """
+        key = first, homes, skip, forward, current
+        known = self._expanded.get(key)
+        if known is None:
+            make_room(self._expanded, KEPT_EXPANDED)
+            found = array("b", homes)
+            computed = part.structure.computed
+            asked: dict[int, Answers] = {}
+            for k in range(len(found)) if forward else reversed(range(len(found))):
+                home = found[k]
+                if not computed[first + k]:
+                    continue
+                if home >= 0:
+                    current = -1 if home == skip else home
+                elif current >= 0:
+                    if current not in asked:
+                        asked[current] = self.answers(part, current)
+                    if asked[current][first + k]:
+                        found[k] = current
+            left = any([home < 0 and computed[first + k] for k, home in enumerate(found)])
+            changed = found if found.tobytes() != homes else None
+            known = self._expanded[key] = changed, current, tuple(asked.items()), left
+        return known
+
+
+KEPT_EXPANDED = 256
+"""Stretches of a case that were expanded and are remembered."""
 
 KEPT_CASES = 64
 """Cases of one part that are remembered, as long as the part is."""
@@ -125,7 +161,7 @@ class Scheduler:
     def __init__(self, sched: Sched) -> None:
         self.sched = sched
         self._cases: WeakKeyDictionary[Part, dict[tuple[Buffers, Pins], Case]] = WeakKeyDictionary()
-        self._numbers: dict[tuple[PartStructure, Buffers, tuple[int, ...]], int] = {}
+        self._numbers: dict[tuple[PartStructure, Buffers, bytes], int] = {}
         self._last: tuple[Schedule | None, Sequence[Buffers]] = None, ()
         self._known: dict[tuple[Structure, tuple[int, ...]], list[tuple[Asked, Schedule]]] = {}
 
@@ -169,7 +205,7 @@ class Scheduler:
         if case is None:
             make_room(cases, KEPT_CASES)
             case = cases[buffers, pins] = Case(part, buffers, pins, self.sched)
-            alike = part.structure, buffers, case.start
+            alike = part.structure, buffers, case.start.tobytes()
             case.number = self._numbers.setdefault(alike, len(self._numbers))
         return case
 
@@ -198,17 +234,17 @@ class _Passes:
         """All passes between the first, which is done a part at a time, and the last."""
         structure = self.structure
         self.buffers = structure.buffers(self.graph)
-        self.homes = [self.cpu] * structure.n_inputs
+        homes = array("b", [self.cpu] * structure.n_inputs)
         for case in self.cases:
-            self.homes += case.start
-        computed = structure.computed
+            homes += case.start
         for skip in (self.cpu, -1):
-            for nodes in (computed, reversed(computed)):
-                self._expand(nodes, skip)
-            if min(map(self.homes.__getitem__, computed), default=0) >= 0:
+            self._expand(homes, skip, True)
+            left = self._expand(homes, skip, False)
+            if not left:
                 break
-        else:
-            for i in computed:
+        self.homes = homes.tolist()
+        if left:
+            for i in structure.computed:
                 if self.homes[i] < 0:
                     self._choose(i)
         self._place_rest()
@@ -219,23 +255,22 @@ class _Passes:
             said = self.asked[at, backend] = self.cases[at].answers(self.graph.parts[at], backend)
         return said
 
-    def _expand(self, nodes: Iterable[int], skip: int) -> None:
-        """Pass 2, one way: unassigned nodes follow the node before, but never the backend ``skip``."""
-        homes, positions, refs = self.homes, self.structure.at, self.structure.ref
+    def _expand(self, homes: array[int], skip: int, forward: bool) -> bool:
+        """Pass 2, one way; whether a node is left without a backend."""
+        cases, parts, firsts, rows = self.cases, self.graph.parts, self.structure.first, self.structure.rows
         current = -1
-        asked = -1, -1
-        said: Answers = ()
-        for i in nodes:
-            home = homes[i]
-            if home >= 0:
-                current = -1 if home == skip else home
-            elif current >= 0:
-                at = positions[i]
-                if (at, current) != asked:
-                    asked = at, current
-                    said = self._answers(at, current)
-                if said[refs[i]]:
-                    homes[i] = current
+        some_left = False
+        for at, start, end in rows if forward else reversed(rows):
+            before = homes[start:end].tobytes()
+            changed, current, asked, left = cases[at].expand(
+                parts[at], start - firsts[at], before, skip, forward, current
+            )
+            if changed is not None:
+                homes[start:end] = changed
+            for backend, said in asked:
+                self.asked[at, backend] = said
+            some_left = some_left or left
+        return some_left
 
     def _readable(self, i: int, backend: int) -> bool:
         base = self.structure.base[i]
@@ -288,9 +323,9 @@ class _Passes:
     def split(self) -> Schedule:
         """Pass 5."""
         sched, structure, homes, computed = self.sched, self.structure, self.homes, self.structure.computed
-        readers, read = structure.readers, structure.read
-        elsewhere = map(ne, map(homes.__getitem__, readers), map(homes.__getitem__, read))
-        far = list(compress(zip(readers, structure.numbers, read, strict=True), elsewhere))
+        readers, numbers, read = structure.readers, structure.numbers, structure.read
+        elsewhere = map(ne, structure.of_readers(homes), structure.of_read(homes))
+        far = [(readers[k], numbers[k], read[k]) for k in compress(range(len(read)), elsewhere)]
         unread = {read for read in {(s, homes[i]) for i, _, s in far} if not self._readable(*read)}
         copies = tuple([copy for copy in far if (copy[2], homes[copy[0]]) in unread])
         weights = {s for s, _ in unread if self._is_weight(s)}
@@ -300,7 +335,8 @@ class _Passes:
                 unread.remove((s, homes[i]))
                 made.setdefault(i, []).append(s)
         brings = {i for i, _, s in copies if s in weights}
-        turns = {i for before, i in pairwise(computed) if homes[i] != homes[before]}
+        computed_at = structure.of_computed(homes)
+        turns = compress(computed[1:], map(ne, computed_at, computed_at[1:]))
         splits: list[tuple[int, int, list[int]]] = []
         current = -1
         inputs: list[int] = []

@@ -5,8 +5,9 @@ Tensor ids run over the whole graph: first its inputs, then each part's nodes an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from memplan.garbage import make_room
 from memplan.ggml.backend import Buffer
@@ -36,6 +37,7 @@ class Structure:
         n_leafs: all leafs.  n_given: those of them that lie in buffers of their own.
         computed: the nodes in order that are no views.  views: the others, but for views of scratch leafs.
         readers, numbers, read: of each source of the computed nodes, in order, the node, the source's number, its id.
+        of_computed, of_readers, of_read: what a list by id says of these.
         loose: the nodes in order that read scratch leafs or are views of some.
         base: the tensor that owns a view's data, -1 for what is no view.
         owns: whether the allocator places a tensor.  takes: the sources whose places a node may take over.
@@ -44,6 +46,7 @@ class Structure:
         matters: whether a tensor's data are the allocator's to place, its own or its base's.
         srcs: sources by id.  needs: those of them that matter.  busy: nodes that the allocator has something to do for.
         read_inputs: inputs that computed nodes read, in order.  all_inputs: these and then the others.
+        rows: the same as ``order``, by nodes of one part in a row: its position, the first id, the id behind the last.
         position: the place of each node in ``order``.  segments: places where nodes of another part follow, or others
         of the same part than the next ones.
     """
@@ -99,7 +102,14 @@ class Structure:
         scratch = {i for i in self.leafs if i >= n_inputs}
         self.views = [i for i in self.views if self.base[i] not in scratch]
         self.loose = [i for i in self.loose if not scratch.isdisjoint((*self.srcs[i], self.base[i]))]
+        starts = [0, *self.segments]
+        ends = [*self.segments, len(self.order)]
+        self.rows = [
+            (self.at[self.order[start]], self.order[start], self.order[end - 1] + 1)
+            for start, end in zip(starts, ends, strict=True) if start < end
+        ]
         self.position = dict(zip(self.order, range(len(self.order)), strict=True))
+        self.of_computed, self.of_readers, self.of_read = map(_lookup, (self.computed, self.readers, self.read))
         self._count(done)
 
     def _owner(self, i: int) -> int:
@@ -176,6 +186,11 @@ class Structure:
             found += [None] * len(part.nodes)
             found += buffers
         return found
+
+
+def _lookup(ids: Sequence[int]) -> Callable[[Sequence[int]], Sequence[int]]:
+    """Looks all of ``ids`` up in a list, quicker than one by one."""
+    return itemgetter(*ids) if len(ids) > 1 else lambda values: [values[i] for i in ids]
 
 
 KEPT = 16
