@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from memplan.gguf.http import shown_address
+from memplan.gguf.address import shown_address
 from memplan.outfile import write_atomically
 
 FRESH: Final = 3600.0

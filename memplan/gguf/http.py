@@ -8,7 +8,6 @@ ranges sends the whole file: it is read as far as the header goes, then the conn
 from __future__ import annotations
 
 import http.client
-import re
 import socket
 import ssl
 import time
@@ -19,6 +18,7 @@ from urllib import error, request
 from urllib.parse import SplitResult, urlsplit
 
 from memplan.errors import RemoteError
+from memplan.gguf.address import check_address, shown_address
 from memplan.gguf.http_words import content_range, number, reason, retry_after
 
 _CHUNK: Final = 256 << 10
@@ -69,29 +69,6 @@ class Changed(RemoteError):
 
 class Unreachable(RemoteError):
     """A server that did not answer, or not to the end, however often it was tried."""
-
-
-def shown_address(address: str) -> str:
-    """``address`` for a message: without user, query and fragment, which may hold secrets; on one line."""
-    text = re.split(r"[?#]", address, maxsplit=1)[0]
-    text = re.sub(r"^([A-Za-z][A-Za-z0-9+.-]{0,20}:/{0,2}|/{0,2})[^/]*@", r"\1", text)
-    return "".join(c if c.isprintable() else "?" for c in text)[:300]
-
-
-def check_address(address: str) -> None:
-    """Raises RemoteError, in one line, for what cannot be an http or https address."""
-    try:
-        parts = urlsplit(address)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        host = None
-        parts = SplitResult("", "", "", "", "")
-    if parts.scheme.lower() not in ("http", "https") or not host or not address.isascii() or not address.isprintable():
-        raise RemoteError(f"{shown_address(address)}: not an address; write https://HOST/PATH.gguf, escaped as in %20")
-    if " " in address:
-        raise RemoteError(f"{shown_address(address)}: has a space in it; write it as %20")
-    if parts.username is not None:
-        raise RemoteError(f"{shown_address(address)}: leave user and password out of it; for a hub set its token")
 
 
 class RemoteFile:
@@ -334,6 +311,11 @@ def _open(
             raise RemoteError(f"{name}: the server's certificate is not trusted: {why.verify_message}") from None
         if isinstance(why, socket.gaierror) and why.errno == socket.EAI_NONAME:
             raise Unreachable(f"{name}: there is no host of that name; check the address, or the connection") from None
+        if isinstance(why, ssl.SSLError) and not isinstance(why, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            raise RemoteError(
+                f"{name}: the server does not speak TLS as https:// asks for; check the address and its port, or write"
+                " http:// if it is a server of your own"
+            ) from None
         raise _Failed(reason(why)) from None
     except (OSError, http.client.HTTPException, ValueError) as e:
         raise _Failed(reason(e)) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import ssl
 import time
 
 from memplan.errors import RemoteError, printable
@@ -44,7 +45,7 @@ def reason(e: BaseException) -> str:
         return "the host's name cannot be looked up"
     if isinstance(e, ConnectionRefusedError):
         return "the host refuses the connection"
-    if isinstance(e, ConnectionError | http.client.IncompleteRead):
+    if isinstance(e, ConnectionError | http.client.IncompleteRead | ssl.SSLEOFError):
         return "the connection was closed early"
     text = str(getattr(e, "strerror", None) or e or type(e).__name__)
     return printable(text)[:120]

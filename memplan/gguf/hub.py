@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from memplan.errors import RemoteError, shown
-from memplan.gguf.http import check_address, shown_address
+from memplan.gguf.address import check_address, shown_address
 from memplan.infile import open_input
 
 QUANTS: Final = ("Q4_K_M", "Q8_0")

@@ -226,6 +226,13 @@ def test_a_server_that_trickles_has_so_much_time_in_all(server: Server) -> None:
     assert time.monotonic() - started < 4
 
 
+def test_plain_text_where_tls_was_asked_for_is_not_tried_again(server: Server) -> None:
+    address = server.address.replace("http://", "https://")
+    with pytest.raises(RemoteError, match=r"does not speak TLS as https:// asks for; check the address") as found:
+        read_remote(f"{address}/m.gguf", PLAIN)
+    assert "attempts" not in str(found.value)
+
+
 def test_nobody_there() -> None:
     with pytest.raises(RemoteError, match="the host refuses the connection after 3 attempts"):
         read_remote("http://127.0.0.1:9/m.gguf", PLAIN)
