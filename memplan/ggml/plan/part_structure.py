@@ -168,25 +168,20 @@ class PartStructure:
         return [*map(self.code, self.bases), *[self._none] * len(self.kept)]
 
     @cached_property
-    def owns(self) -> list[bool]:
+    def owns(self) -> bytes:
         """Whether the allocator places a tensor."""
-        return [*[b == NO_BASE for b in self.bases], *[not kept for kept in self.kept]]
+        return bytes([*[b == NO_BASE for b in self.bases], *[not kept for kept in self.kept]])
 
     @cached_property
-    def matters(self) -> list[bool]:
+    def matters(self) -> bytes:
         """Whether a tensor's data are the allocator's to place, its own or its base's."""
-        return [self._matters(r) for r in range(self.n_own)]
+        return bytes([self._matters(r) for r in range(self.n_own)])
 
     @cached_property
-    def busy(self) -> list[bool]:
+    def busy(self) -> bytes:
         """Tensors that the allocator has something to do for."""
         needs = [any(map(self._matters, refs)) for refs in self.srcs] + [False] * len(self.kept)
-        return [own or need for own, need in zip(self.owns, needs, strict=True)]
-
-    @cached_property
-    def never_freed(self) -> list[bool]:
-        """Whether a tensor is an output."""
-        return list(map(bool, self.outputs))
+        return bytes([own or need for own, need in zip(self.owns, needs, strict=True)])
 
     def _matters(self, r: int) -> bool:
         """Only leafs in buffers do not, and their views; a part cannot hand one on."""

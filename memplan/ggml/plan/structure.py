@@ -5,6 +5,7 @@ Tensor ids run over the whole graph: first its inputs, then each part's nodes an
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -47,8 +48,8 @@ class Structure:
         srcs: sources by id.  needs: those of them that matter.  busy: nodes that the allocator has something to do for.
         read_inputs: inputs that computed nodes read, in order.  all_inputs: these and then the others.
         rows: the same as ``order``, by nodes of one part in a row: its position, the first id, the id behind the last.
-        position: the place of each node in ``order``.  segments: places where nodes of another part follow, or others
-        of the same part than the next ones.
+        position: the place of each node in ``order``, by id.  segments: places where nodes of another part follow, or
+        others of the same part than the next ones.
     """
 
     def __init__(self, parts: Sequence[PartStructure], n_inputs: int, shared: Shared) -> None:
@@ -59,10 +60,10 @@ class Structure:
         self.at: list[int] = [-1] * n_inputs
         self.ref: list[int] = list(range(n_inputs))
         self.base: list[int] = [-1] * n_inputs
-        self.owns: list[bool] = [True] * n_inputs
-        self.matters: list[bool] = [True] * n_inputs
-        self.busy: list[bool] = [True] * n_inputs
-        self.kept: list[bool] = [False] * n_inputs
+        self.owns = bytearray([True] * n_inputs)
+        self.matters = bytearray([True] * n_inputs)
+        self.busy = bytearray([True] * n_inputs)
+        self.kept = bytearray(n_inputs)
         self.srcs: list[tuple[int, ...]] = [()] * n_inputs
         self.needs: list[tuple[int, ...]] = [()] * n_inputs
         self.takes: list[tuple[int, ...]] = [()] * n_inputs
@@ -84,7 +85,7 @@ class Structure:
             self.owns += part.owns
             self.matters += part.matters
             self.busy += part.busy
-            self.kept += part.never_freed
+            self.kept += part.outputs
             self.srcs += [row(pairs) for row in part.rows] + leafs
             self.needs += [row(pairs) for row in part.needs] + leafs
             self.takes += [row(pairs) for row in part.taken] + leafs
@@ -108,7 +109,9 @@ class Structure:
             (self.at[self.order[start]], self.order[start], self.order[end - 1] + 1)
             for start, end in zip(starts, ends, strict=True) if start < end
         ]
-        self.position = dict(zip(self.order, range(len(self.order)), strict=True))
+        self.position = array("i", bytes(4 * len(self.at)))
+        for place, i in enumerate(self.order):
+            self.position[i] = place
         self.of_computed, self.of_readers, self.of_read = map(_lookup, (self.computed, self.readers, self.read))
         self._count(done)
 
@@ -150,18 +153,18 @@ class Structure:
     def _add(self, at: int, stretch: Stretch) -> None:
         if not stretch.nodes:
             return
-        first, start = self.first[at], len(self.order)
+        first, start, own = self.first[at], len(self.order), self.tables[at]
         follows = start and self.order[-1] + 1 == first + stretch.nodes[0] and self.at[self.order[-1]] == at
         if start and not follows:
             self.segments.append(start)
         self.segments += map(start.__add__, stretch.breaks)
-        self.order += map(first.__add__, stretch.nodes)
-        self.computed += map(first.__add__, stretch.computed)
-        self.views += map(first.__add__, stretch.views)
-        self.loose += map(first.__add__, stretch.loose)
-        self.readers += map(first.__add__, stretch.readers)
+        self.order += map(own.__getitem__, stretch.nodes)
+        self.computed += map(own.__getitem__, stretch.computed)
+        self.views += map(own.__getitem__, stretch.views)
+        self.loose += map(own.__getitem__, stretch.loose)
+        self.readers += map(own.__getitem__, stretch.readers)
         self.numbers += stretch.numbers
-        self.read += map(self.tables[at].__getitem__, stretch.read)
+        self.read += map(own.__getitem__, stretch.read)
 
     def _count(self, done: Sequence[tuple[int, ...]]) -> None:
         self.n_children = [0] * self.n_inputs
