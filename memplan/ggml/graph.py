@@ -11,8 +11,9 @@ from memplan.ggml.tensor import FLAG_COMPUTE, Tensor
 UNLIMITED = 1 << 62
 """Room for any number of nodes."""
 
-MOST_NODES = 400_000
-"""Nodes of the longest graph that is followed: one of 512 layers has a fifth of it."""
+MOST_NODES = 80_000
+"""Nodes of the longest graph that is followed, some 3 KB each where no layer is like another: DeepSeek-V4-Pro has
+50,000 in b9842."""
 
 
 class GraphTooLargeError(Exception):
@@ -43,6 +44,12 @@ def check_size(max_nodes: int, n_nodes: int, n_leafs: int, n_given: int) -> None
         raise GraphTooLargeError("fatal error")
 
 
+def check_followed(n_nodes: int) -> None:
+    """Raises BadHyperParameter where llama.cpp may have room for a graph, but memplan does not follow it."""
+    if n_nodes > MOST_NODES:
+        raise BadHyperParameter(f"a graph of more than {MOST_NODES:,} nodes, which memplan does not follow")
+
+
 class Graph:
     """Nodes (computed, in order) and leafs (given: inputs, weights, caches).
 
@@ -67,8 +74,7 @@ class Graph:
         """
         if len(self.nodes) + count > self.max_nodes:
             raise GraphTooLargeError("GGML_ASSERT(obj_new) failed")
-        if len(self.nodes) + count > MOST_NODES:
-            raise BadHyperParameter(f"a graph of more than {MOST_NODES:,} nodes, which memplan does not follow")
+        check_followed(len(self.nodes) + count)
 
     def expand(self, tensor: Tensor) -> None:
         """Append ``tensor`` and all it needs that is not there yet, sources first, left to right."""

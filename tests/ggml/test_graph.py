@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from memplan import estimate, parse_flags, parse_gpus, read_model
+from memplan.errors import BadHyperParameter
+from memplan.ggml import graph as graph_module
 from memplan.ggml import ops
 from memplan.ggml.graph import Graph
 from memplan.gguf.types import F32
@@ -43,3 +48,11 @@ def test_depth_is_not_bounded_by_the_stack() -> None:
     graph = Graph()
     graph.expand(t)
     assert len(graph.nodes) == 20_000
+
+
+def test_a_graph_that_is_longer_than_any_that_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, flags, rig = read_model("qwen3-8b"), parse_flags(["-c", "2048"]), parse_gpus(["RTX 3090"])
+    for nodes, said in ((10, "a part that is built"), (200, "parts put together")):
+        monkeypatch.setattr(graph_module, "MOST_NODES", nodes)
+        with pytest.raises(BadHyperParameter, match=f"more than {nodes} nodes, which memplan does not follow"):
+            assert estimate(model, flags, rig), said
