@@ -22,7 +22,7 @@ def with_placement(diagnosis: Diagnosis) -> Diagnosis:
         return diagnosis
     try:
         asked = question.with_(flags=question.flags.without(PLACEMENT), loaded=False)
-        plan = make_plan(Problem.of(asked))
+        plan = make_plan(Problem.of(asked), changes=False)
     except MemplanError:
         return diagnosis
     return replace(diagnosis, placement=(*plan.fixed, *plan.args)) if isinstance(plan, Plan) else diagnosis
