@@ -228,12 +228,15 @@ class StepFinder:
             if matters[old]:
                 self.children[old] -= 1
             self.children[new] += 1
-            changed = srcs.setdefault(i, list(structure.srcs[i]))
-            changed[j] = new
-            self.needs[i] = tuple([s for s in changed if s >= len(matters) or matters[s]])
-            self.takes[i] = tuple([new if s == old else s for s in self.takes[i]])
+            if i not in srcs:
+                srcs[i] = list(structure.srcs[i])
+            srcs[i][j] = new
+            if old in self.takes[i]:
+                self.takes[i] = tuple([new if s == old else s for s in self.takes[i]])
             if j in (1, 2):
                 self.fed.add(i)
+        for i, changed in srcs.items():
+            self.needs[i] = tuple([s for s in changed if s >= len(matters) or matters[s]])
         self._find_slots()
 
     def _place_leafs(self) -> None:
