@@ -80,6 +80,7 @@ def estimate(ctx: typer.Context, json: Json = False, check: Annotated[bool, type
 def advice(question: Question, result: Estimate) -> str:
     """What would make settings fit that do not: text for the end of the table."""
     from memplan.cli.waiting import working
+    from memplan.errors import BadHyperParameter
     from memplan.output.plan import advice_text
     from memplan.output.words import host_unchecked
     from memplan.planning.advice import advise
@@ -88,8 +89,11 @@ def advice(question: Question, result: Estimate) -> str:
     from memplan.planning.problem import Problem
 
     problem = Problem.of(question)
-    with working("what would fit"):
-        found, plan = advise(problem, result)
+    try:
+        with working("what would fit"):
+            found, plan = advise(problem, result)
+    except BadHyperParameter as fault:
+        return f"\n{fault}\n"
     if plan is None:
         return advice_text(found, None, terminal.width())
     drop, targets = (plan.drop, ()) if isinstance(plan, Change) else ((), survives(problem, plan))

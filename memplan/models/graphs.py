@@ -43,6 +43,12 @@ LENT = frozenset({"token_embd.weight", "output.weight", "output.scale"})
 KEPT_SIZES = 32
 """Batches and contexts whose parts a model remembers."""
 
+LEAST_SIZES = 3
+"""The same, however unlike its layers are: as many as one estimate asks for."""
+
+KEPT_NODES = 150_000
+"""Nodes of all of them together, some 2 KB each, where layers are unlike: those of DeepSeek-V4 are a thousand."""
+
 KEPT_SECONDS = 64
 """Second halves of layers that a model remembers."""
 
@@ -102,8 +108,10 @@ class ModelGraphs(Generic[H]):
         key = (batch, fused, graphs.memory.shape, graphs.release, graphs.given_out)
         known = self._parts.get(key)
         if known is None:
-            make_room(self._parts, KEPT_SIZES)
-            known = self._parts[key] = _InParts(self, graphs.start(batch, fused)).build()
+            known = _InParts(self, graphs.start(batch, fused)).build()
+            n_nodes = sum([len(part.nodes) for part in {*known[0]}])
+            make_room(self._parts, max(LEAST_SIZES, min(KEPT_SIZES, KEPT_NODES // n_nodes)))
+            self._parts[key] = known
         return known
 
     def second_half(self, key: Hashable, inputs: Sequence[Tensor]) -> Half | None:

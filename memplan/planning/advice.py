@@ -20,7 +20,7 @@ from memplan.planning.probing import (
     slots,
     ubatches,
 )
-from memplan.planning.problem import Problem
+from memplan.planning.problem import Problem, check_layers
 from memplan.planning.search import Search
 from memplan.result import Estimate
 
@@ -45,7 +45,9 @@ def advise(problem: Problem, found: Estimate) -> tuple[Advice | None, Plan | Cha
     Where there is no plan with the placement flags that were given, it is a ``Change`` without them.
     The flags are tried in the order of what they cost: slots that nobody asked for, copies of inputs, copies of
     experts, a smaller ubatch, fewer slots, a quantised cache, a smaller context. Every GPU keeps its reserve.
+    Raises BadHyperParameter for a model of more layers than are planned.
     """
+    check_layers(problem.question)
     search = Search(replace(problem, margins=(0,) * len(problem.rig.gpus)))
     search.remember((), found)
     advice = next(_changes(search, found), None)

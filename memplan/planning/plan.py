@@ -20,7 +20,7 @@ from memplan.planning.layout import Layout
 from memplan.planning.nearest import changes_in_full, few_enough, nearest_changes
 from memplan.planning.partition import LayerPartitioner
 from memplan.planning.probing import Change
-from memplan.planning.problem import MIB, Candidate, Problem, leaves_margins
+from memplan.planning.problem import MIB, Candidate, Problem, check_layers, leaves_margins
 from memplan.planning.search import Search
 from memplan.planning.speed import SPLIT_MS
 from memplan.planning.widening import SEARCHED, widen
@@ -146,6 +146,7 @@ def _make_plan(problem: Problem, search_for: Sequence[str], changes: bool, in_fu
         raise FlagError(f"{margins} margins for {gpus} GPUs: give one for all, or one each")
     check_names(search_for)
     check_compute(problem.question)
+    check_layers(problem.question)
     flags, estimates = problem.flags, 0
     fixed = flags.words()
     few, left_out = few_enough(problem)

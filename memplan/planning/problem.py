@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from memplan.backends.devices import Rig
-from memplan.errors import FlagError
+from memplan.errors import BadHyperParameter, FlagError
+from memplan.estimator import model_of
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_values import whole
 from memplan.llama.flags import DEFAULT_FIT_TARGET, Flags
@@ -14,6 +16,16 @@ from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths, find_bandwidths
 from memplan.question import Question
 from memplan.result import Estimate
+
+MOST_LAYERS: Final = 140
+"""Layers of the longest model that is planned: more than any has, and some seconds where all are unlike."""
+
+
+def check_layers(question: Question) -> None:
+    """Raises BadHyperParameter for a model of more layers than are planned."""
+    n_layer = model_of(question).hparams.n_layer
+    if n_layer > MOST_LAYERS:
+        raise BadHyperParameter(f"{n_layer} layers: what would fit is looked for up to {MOST_LAYERS}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from memplan.planning.layer_costs import Expert
 MIN_UNIT = 1 << 20
 """Experts whose sizes have little in common are rounded up to whole MiB."""
 
+MOST_BITS = 1 << 29
+"""Of all sets together: where layers are hundreds and large, sizes are rounded up to more than that."""
 
 TOLERANCE = 32 << 20
 """Bytes that a choice may cost more than the cheapest when it makes a simpler pattern."""
@@ -53,7 +55,9 @@ class SubsetSums:
     def __init__(self, experts: Sequence[Sequence[Expert]]) -> None:
         sizes = {e.size for layer in experts for e in layer}
         unit = gcd(*sizes) if sizes else 1
-        self.unit = unit if unit >= MIN_UNIT else MIN_UNIT
+        # each stretch of layers has a set, on average of half as many bits as the longest
+        bits = sum(e.size for layer in experts for e in layer) * len(experts) ** 2 // 4
+        self.unit = max(unit, MIN_UNIT, -(-bits // MOST_BITS))
         self.layers = [[(e.kind, -(-e.size // self.unit)) for e in layer] for layer in experts]
         self.experts = experts
         self._sums: dict[frozenset[str], list[list[Sums]]] = {}

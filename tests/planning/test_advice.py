@@ -8,6 +8,7 @@ import pytest
 from memplan.cli import main
 from memplan.estimator import answer
 from memplan.output.plan import advice_text
+from memplan.planning import problem as problem_module
 from memplan.planning.advice import advise
 from memplan.planning.fit import fit_preset, survives
 from memplan.planning.plan import NoPlan, Plan
@@ -120,3 +121,14 @@ def test_an_advice_says_what_it_needs_of_a_host_that_is_not_known(capsys: pytest
     said = " ".join(capsys.readouterr().out.split())
     assert "with all of it kept, another placement, for which the host needs 77," in said
     assert "MiB (not checked); add: -ngl 1" in said
+
+
+def test_a_model_of_more_layers_than_are_planned_gets_its_estimate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(problem_module, "MOST_LAYERS", 35)
+    words = ["qwen3-8b", "--gpu", "RTX 3060", "-c", "131072", "-np", "1"]
+    assert main(["estimate", *words]) == 0
+    assert capsys.readouterr().out.endswith("\n\n36 layers: what would fit is looked for up to 35\n")
+    assert main(["plan", *words]) == 2
+    assert capsys.readouterr().err == "memplan: error: 36 layers: what would fit is looked for up to 35\n"

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memplan.planning import subset_sums
 from memplan.planning.layer_costs import Expert
 from memplan.planning.subset_sums import SubsetSums
 from tests.planning.rigs import KINDS, MIB, made_up
@@ -73,3 +75,12 @@ def test_experts_with_little_in_common_are_rounded_up() -> None:
     sums_of = SubsetSums([(odd, *costs.experts[0])])
     assert sums_of.unit == MIB
     assert sums_of.layers[0][0] == ("gate", 6)
+
+
+def test_sizes_are_rounded_up_where_the_sets_would_be_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, ...]] = [(3, 4, 5)] * 8
+    exact = made(sizes)
+    monkeypatch.setattr(subset_sums, "MOST_BITS", 96)
+    rounded = made(sizes)
+    assert (exact.unit, rounded.unit) == (MIB, 16 * MIB)
+    assert rounded.layers == [[(kind, 1) for kind, _ in layer] for layer in exact.layers]
