@@ -31,6 +31,7 @@ def read_question(arguments: Arguments) -> Question:
     """Look up what was named: flags, GPUs, release, and last the model, which may take a while. Raises MemplanError."""
     flags = parse_flags(arguments.flags, arguments.app)
     model = model_of(arguments, flags)
+    check_model(arguments, model)
     rig, machine = rig_of(arguments)
     rig, seen = rig_in(arguments.environment, rig, machine)
     check_devices(flags, rig)
@@ -167,6 +168,18 @@ def model_of(arguments: Arguments, flags: Flags) -> str:
     if not model:
         raise FlagError("which model? give a GGUF file or a built-in name (see memplan models), or -m FILE")
     return model
+
+
+def check_model(arguments: Arguments, model: str) -> None:
+    """Raises MemplanError for a model that is not there, before anything else is looked for."""
+    from memplan.models.open import check_named
+
+    try:
+        check_named(model)
+    except MemplanError as fault:
+        if arguments.pasted and not arguments.model:
+            raise FlagError(f"{fault}; or put a built-in model before the line, to stand in for it") from None
+        raise
 
 
 def loads_of(arguments: Arguments, model: str, flags: Flags) -> tuple[tuple[Load, ...], list[str]]:

@@ -45,6 +45,9 @@ def header(
     --no-vocab: Leave out the vocabulary (tokenizer.*): kilobytes, not megabytes; how many tokens there were stays.
     --sparse: Let the file seem as long as the model, with a hole for its data, so that llama-fit-params can measure it.
     """
+    from memplan.models.open import check_named
+
+    check_named(model)
     if not path:
         raise FlagError("where to? name the file to write with -o FILE")
 

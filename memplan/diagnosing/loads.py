@@ -73,9 +73,13 @@ class Loads:
         self._load = self._served = None
 
     def finish(self) -> list[Load]:
-        """All loads; what has none of a model's lines but a failure, or that it is loaded, is one too."""
+        """All loads; what has none of a model's lines but a failure, or that it is loaded, is one too.
+
+        A command line alone is none: a page of advice has some.
+        """
         self._keep_process()
-        if not self.found and (self.process.command or self.process.path):
+        unstarted = Load(line=self.process.line, command=self.process.command)
+        if not self.found and self.process.content != unstarted.content:
             self.found.append(self.process)
         return self.found
 

@@ -5,7 +5,6 @@ A word that names one is read in its place; ``FILE#NAME`` says which service, or
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -103,16 +102,8 @@ def _compose(text: str, path: str, part: str) -> CommandLine | None:
 
 def _yaml(text: str, path: str) -> Any:
     """A file as YAML, of which JSON is a part."""
-    try:
-        import yaml  # type: ignore[import-untyped, unused-ignore]
-    except ImportError:
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise FlagError(
-                f"{shown(path)}: PyYAML reads it (pip install 'memplan[compose]'), or give what docker compose config"
-                " --format json prints"
-            ) from None
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

@@ -38,15 +38,20 @@ OFF: Final = ("off", "disabled", "false", "0")
 _AUTO: Final = ("auto", "-1")
 
 
+IN_MIB: Final = frozenset({"--reserve", "--margin", "--fit-target", "-fitt"})
+"""Flags whose values are MiB, beside those that are called so."""
+
+
 def whole(flag: str, text: str, low: int = -(2**31), high: int = 2**31 - 1) -> int:
     """A whole number from ``low`` to ``high``."""
     if not re.fullmatch(r"\s*[+-]?[0-9]+", text, re.ASCII) or len(text) > 40:
         scaled = re.fullmatch(r"([0-9]{1,9})([kKmM])", text, re.ASCII)
-        sized = re.fullmatch(r"([0-9]{1,6}) ?[gG]([iI]?[bB])?", text, re.ASCII) if "-mib" in flag else None
+        in_mib = flag.endswith("-mib") or flag in IN_MIB
+        sized = re.fullmatch(r"([0-9]{1,6}) ?[gG]([iI]?[bB])?", text, re.ASCII) if in_mib else None
         if sized:
             raise FlagError(f"{flag} {shown(text)}: give it in MiB: {int(sized[1]) * 1024}")
-        meant = f", as in {int(scaled[1]) << (10 if scaled[2] in 'kK' else 20)}" if scaled else ""
-        raise FlagError(f"{flag} {shown(text)}: must be a whole number, written out{meant}")
+        meant = f"; write {int(scaled[1]) << (10 if scaled[2] in 'kK' else 20)}" if scaled else ""
+        raise FlagError(f"{flag} {shown(text)}: must be a whole number{meant}")
     value = int(text)
     if value < low:
         raise FlagError(f"{flag} {value}: must be {low} or more")

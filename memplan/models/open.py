@@ -40,6 +40,14 @@ def open_model(model: str | os.PathLike[str], access: Access | None = None, chan
     return read_header(model)
 
 
+def check_named(model: str) -> None:
+    """Raises what ``open_model`` raises for a name that is none, or a file that is not there; reads nothing else."""
+    if not (is_builtin(model) or is_remote(model)):
+        check_name(model)
+        if not os.path.exists(model):
+            read_header(model)
+
+
 def check_unchanged(model: str, changes: Sequence[str]) -> None:
     """Raises FlagError where hyper-parameters of a model that is not built in are to be changed."""
     if changes:

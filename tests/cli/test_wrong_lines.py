@@ -108,7 +108,7 @@ WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("estimate", MODEL, *GPU, "-\udcff"), "unknown flag"),
     (("models", "qwen3", "extra"), "unexpected extra argument"),
     (("estimate", MODEL, "--context", "4096", *GPU), "did you mean -c or --ctx-size?"),
-    (("estimate", MODEL, "-c", "64k", *GPU), "must be a whole number, written out, as in 65536"),
+    (("estimate", MODEL, "-c", "64k", *GPU), "must be a whole number; write 65536"),
     (("sweep", MODEL, *GPU, "--max", "contxt"), "--max 'contxt': there is no such axis; did you mean context"),
     (("preset", "show", "RTX 3090"), "did you mean 2x-rtx-3090"),
     (("estimate", MODEL, "--gpu", "2 RTX 3090"), "did you mean 2*RTX 3090?"),

@@ -138,11 +138,3 @@ def test_files_without_a_line(name: str, text: str, said: str, tmp_path: Path) -
     with pytest.raises(FlagError) as caught:
         line(tmp_path, name, text)
     assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_compose_file_as_json_needs_no_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    text = '{"services": {"a": {"image": "llama.cpp:server", "command": ["-c", "1"]}}}'
-    assert line(tmp_path, "c.yml", text).words == ("-c", "1")
-    with pytest.raises(FlagError, match=r"memplan\[compose\]"):
-        line(tmp_path, "c.yml", LIST)
