@@ -107,7 +107,7 @@ def find_drafter(question: Question, served: Model, params: ContextParams) -> Dr
     mtp = flags.drafting == "draft-mtp"
     if not flags.draft_model:
         if not mtp:
-            return None  # llama-server makes no second context either
+            return None if flags.lacks_drafter else "-hf may bring a model that drafts; name it with -md"
         block = mtp_block(served, question.release)
         if not isinstance(block, Model):
             return block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memplan.llama.flag_fields import PLACEMENT, same_setting
+from memplan.llama.flag_fields import same_setting
 from memplan.llama.override_use import WeightUse
 from memplan.result import DeviceUse, Estimate
 
@@ -21,7 +21,7 @@ def settings_notes(estimate: Estimate, use: WeightUse = AS_PLACED) -> tuple[str,
         return ()
     notes = [*use.idle, context_note(estimate), _slots(estimate), _pipeline(estimate)]
     notes += [_offload(estimate) if use.copied else "", _disabled(estimate), _main_gpu(estimate)]
-    notes += [_split(estimate), _fit(estimate), _host(estimate), _unified(estimate)]
+    notes += [_split(estimate), _drafts_nothing(estimate), _fit(estimate), _host(estimate), _unified(estimate)]
     return tuple(note for note in notes if note)
 
 
@@ -123,13 +123,17 @@ def _split(estimate: Estimate) -> str:
     return f"-ts has {len(estimate.flags.tensor_split)} values; llama.cpp takes the first {gpus}, one a GPU"
 
 
+def _drafts_nothing(estimate: Estimate) -> str:
+    flags = estimate.flags
+    return f"--spec-type {flags.drafting} without -md: llama-server drafts nothing" if flags.lacks_drafter else ""
+
+
 def _fit(estimate: Estimate) -> str:
     flags = estimate.flags
-    if estimate.fits or estimate.draft_refused or not flags.fit or flags.app == "cli" or not estimate.devices:
+    if estimate.fits or estimate.draft_refused or not flags.asks_fit or not estimate.devices:
         return ""
-    fixed = sorted(PLACEMENT & flags.given)
-    if fixed:
-        return f"llama-server's --fit does not help here: it gives up when {' or '.join(fixed)} is given"
+    if flags.stops_fit:
+        return f"llama-server's --fit does not help here: it gives up when {' or '.join(flags.stops_fit)} is given"
     return "these are the settings as given; llama-server's --fit, on by default, would change what was not given"
 
 

@@ -124,6 +124,23 @@ def test_a_kind_of_draft_that_is_not_modelled_is_not_exact() -> None:
     assert "draft-eagle3 with dflash is not modelled" in found.approximate
 
 
+@pytest.mark.parametrize("kind", ["draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark"])
+def test_a_kind_of_draft_that_takes_a_model_of_its_own_drafts_nothing_without_it(kind: str) -> None:
+    found = estimate(header("qwen3-8b"), parse_flags(["-c", "4096", "-np", "1", "--spec-type", kind]), rig(CASES[0]))
+    assert found.exact
+    assert f"--spec-type {kind} without -md: llama-server drafts nothing" in found.notes
+    assert "what drafts" not in render_table(found)
+    flags = parse_flags(["-c", "4096", "-hf", "owner/repo", "--spec-type", kind])
+    assert "-hf may bring a model that drafts" in estimate(header("qwen3-8b"), flags, rig(CASES[0])).approximate
+
+
+def test_several_kinds_of_drafts_are_not_exact_and_mtp_says_which_context_there_is() -> None:
+    flags = parse_flags(["-c", "4096", "-np", "1", "--spec-type", "draft-simple,draft-mtp"])
+    found = estimate(header("flash-mtp-q2"), flags, rig(CASES[0]))
+    assert found.draft is not None
+    assert found.approximate == "several kinds of --spec-type that share one more context"
+
+
 def without(model: str, *names: str) -> Header:
     """A model's header without some of its tensors."""
     known = header(model)

@@ -15,13 +15,15 @@ from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.llama import flag_table as table
 from memplan.llama import flag_values as values
-from memplan.llama.flag_fields import ADDED, FIELDS, WRITTEN
+from memplan.llama.flag_fields import ADDED, FIELDS, PLACEMENT, WRITTEN
 from memplan.llama.flag_values import ALL_LAYERS, FlashAttention, KvOverride, Override, SplitMode
 from memplan.llama.flag_words import read_flags, without, without_secrets
 from memplan.llama.speculation import Speculation
 
 DEFAULT_FIT_TARGET: Final = (1024,)
 """What ``--fit`` leaves free of a GPU for which ``--fit-target`` says nothing, MiB (``common_params``)."""
+
+_REPOSITORY: Final = ("-hf", "-hfr", "--hf-repo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,25 @@ class Flags:
         return _parse(without(self.words(), flags), self.app)
 
     @property
+    def lacks_drafter(self) -> bool:
+        """Whether drafts are asked for that take a model of their own, and none is named.
+
+        llama-server starts without a second context then, and drafts nothing (``load_model``, ``has_spec``; builds
+        9840 to v0.5.0). With ``-hf`` it looks for one in the repository (``common_models_handler_init``).
+        """
+        return self.drafting not in ("", "draft-mtp") and not self.draft_model and self.given.isdisjoint(_REPOSITORY)
+
+    @property
+    def asks_fit(self) -> bool:
+        """Whether ``--fit`` may change what was not given: llama-cli does not ask it."""
+        return self.fit and self.app != "cli"
+
+    @property
+    def stops_fit(self) -> tuple[str, ...]:
+        """The flags that were given for which ``--fit`` stops at once, in order."""
+        return tuple(sorted(PLACEMENT & self.given))
+
+    @property
     def n_outputs_max(self) -> int:
         """The most outputs of a batch (``server-context.cpp``: ``server_output_limits``; llama-cli: one a token)."""
         if self.app == "cli" or self.embeddings:
@@ -271,6 +292,8 @@ def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) 
     pooling = values.choice("--pooling", texts.get("--pooling", "none"), table.POOLING) != "none"
     if pooling:
         inexact["pooling changes the graph's outputs"] = None
+    if len(speculation.kinds) > 1:
+        inexact["several kinds of --spec-type that share one more context"] = None
     return replace(
         flags,
         model=flags.model or _hf_model(texts),
@@ -285,7 +308,7 @@ def _remember(flags: Flags, texts: Mapping[str, str], speculation: Speculation) 
 
 
 def _hf_model(texts: Mapping[str, str]) -> str:
-    repository = next((texts[flag] for flag in ("-hf", "-hfr", "--hf-repo") if flag in texts), "")
+    repository = next((texts[flag] for flag in _REPOSITORY if flag in texts), "")
     file = next((texts[flag] for flag in ("-hff", "--hf-file") if flag in texts), "")
     if not file:
         return f"hf:{repository}" if repository else ""

@@ -87,6 +87,11 @@ class Speculation:
         return self.lengths["draft-mtp"] if _SNAPSHOT_TYPES.intersection(self.types) else 0
 
     @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds that take a second context."""
+        return frozenset(_DRAFT_TYPES).intersection(self.types)
+
+    @property
     def drafting(self) -> str:
-        """The kind of draft that a second context makes; empty where none drafts."""
-        return next((name for name in self.types if name in _DRAFT_TYPES), "")
+        """The kind of draft that a second context makes: MTP's where that is among several; empty where none drafts."""
+        return "draft-mtp" if "draft-mtp" in self.kinds else next(filter(self.kinds.__contains__, self.types), "")

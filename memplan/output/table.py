@@ -182,7 +182,7 @@ def notes(estimate: Estimate) -> Iterator[str]:
 
 def _beside(estimate: Estimate) -> Iterator[str]:
     """What is loaded beside the model and is not counted."""
-    if estimate.flags.drafting and estimate.draft is None:
+    if estimate.flags.drafting and estimate.draft is None and not estimate.flags.lacks_drafter:
         yield "what drafts, with its cache and buffers"
     if estimate.flags.projector:
         yield "the projector's compute buffer" if estimate.projector else "the projector and its buffers"

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memplan.backends.devices import CUDA, METAL, Gpu
-from memplan.llama.flag_fields import PLACEMENT, PLACEMENT_AND_DEVICES
+from memplan.llama.flag_fields import PLACEMENT_AND_DEVICES
+from memplan.llama.flags import Flags
 from memplan.llama.servers import rpc_words
 from memplan.planning.plan import DEFAULT_MARGIN, NoPlan, Plan, make_plan
 from memplan.planning.problem import MIB, Problem
@@ -71,7 +72,7 @@ def fit_preset(problem: Problem, growth: int | None = None) -> FitPreset:
         targets=tuple(targets),
         fit_ctx=flags.n_ctx or LEAST_CONTEXT,
         reasons=tuple(reasons),
-        warnings=tuple(_warnings(problem, flags.given, flags.split_mode, plan)),
+        warnings=tuple(_warnings(problem, flags, plan)),
         plan=plan,
         servers=rpc_words(flags, problem.rig),
     )
@@ -80,7 +81,7 @@ def fit_preset(problem: Problem, growth: int | None = None) -> FitPreset:
 def survives(problem: Problem, plan: Plan) -> tuple[int, ...]:
     """Values of ``--fit-target`` with which ``--fit`` leaves what kernels take; none where it would not be asked."""
     flags = problem.question.flags
-    if not flags.fit or flags.app == "cli" or PLACEMENT_AND_DEVICES & flags.given:
+    if not flags.asks_fit or flags.stops_fit or PLACEMENT_AND_DEVICES & flags.given:
         return ()
     return tuple(_targets(problem, _taken(plan)))
 
@@ -107,12 +108,12 @@ def _kernels(gpus: Sequence[Gpu]) -> str:
     return f"kernels loaded or compiled later: CUDA's figure, since that of {names} is not known"
 
 
-def _warnings(problem: Problem, given: frozenset[str], split_mode: str, plan: Plan | NoPlan) -> Sequence[str]:
+def _warnings(problem: Problem, flags: Flags, plan: Plan | NoPlan) -> Sequence[str]:
     found = []
-    stops = sorted(PLACEMENT & given)
-    if stops:
-        found.append(f"--fit stops at once because {' and '.join(stops)} is given: use memplan plan, which keeps it")
-    if split_mode == "row":
+    if flags.stops_fit:
+        said = f"--fit stops at once because {' and '.join(flags.stops_fit)} is given"
+        found.append(f"{said}: use memplan plan, which keeps it")
+    if flags.split_mode == "row":
         found.append("--fit stops with -sm row: use memplan plan")
     if isinstance(plan, NoPlan):
         found.append(f"with these margins {plan.why}: --fit would fail, or start with less context")
