@@ -21,7 +21,7 @@ def settings_notes(estimate: Estimate, use: WeightUse = AS_PLACED) -> tuple[str,
         return ()
     notes = [*use.idle, context_note(estimate), _slots(estimate), _pipeline(estimate)]
     notes += [_offload(estimate) if use.copied else "", _disabled(estimate), _main_gpu(estimate)]
-    notes += [_split(estimate), _drafts_nothing(estimate), _fit(estimate), _host(estimate), _unified(estimate)]
+    notes += [_split(estimate), _drafts_nothing(estimate), _fit(estimate), host_note(estimate)]
     return tuple(note for note in notes if note)
 
 
@@ -137,8 +137,8 @@ def _fit(estimate: Estimate) -> str:
     return "these are the settings as given; llama-server's --fit, on by default, would change what was not given"
 
 
-def _host(estimate: Estimate) -> str:
-    """Whether all that llama-server takes from the host's memory is there."""
+def host_note(estimate: Estimate) -> str:
+    """That the host may lack some of what llama-server comes to keep; empty where it does not."""
     host, server = estimate.host, estimate.server
     if host.total is None or estimate.flags.app == "cli" or (host.left is not None and host.left < 0):
         return ""
@@ -148,21 +148,12 @@ def _host(estimate: Estimate) -> str:
         return f"the prompt cache has no limit (--cache-ram -1): {used} of {mib(host.total)} are taken without it"
     if most <= host.total:
         return ""
+    which = "the one memory of GPUs and host" if estimate.unified else "the host"
     return (
-        f"the host may run short by {mib(most - host.total)} of {mib(host.total)}: {used},"
+        f"{which} may run short by {mib(most - host.total)} of {mib(host.total)}: {used},"
         f" context checkpoints up to {mib(server.checkpoints)}, prompt cache up to {mib(server.prompt_cache or 0)};"
         " --cache-ram and --ctx-checkpoints take less"
     )
-
-
-def _unified(estimate: Estimate) -> str:
-    """Where GPU and host share one memory, both count against it."""
-    total = estimate.host.total
-    if not estimate.unified or total is None or not estimate.devices:
-        return ""
-    used = sum(device.used for device in estimate.devices) + estimate.host.used
-    verb = "exceeds" if used > total else "fits"
-    return f"unified memory: GPUs and host together take {mib(used)}, which {verb} its {mib(total)}"
 
 
 def elsewhere_note(then: Estimate) -> str:

@@ -140,4 +140,4 @@ def _bandwidths(gpus: str | None, host: str | None, rig: Rig) -> Bandwidths:
     from memplan.planning.speed import bandwidth, find_bandwidths
 
     given = [] if gpus is None else [bandwidth("--gpu-bandwidth", part) for part in gpus.split(",")]
-    return find_bandwidths(rig.gpus, given, rig.host_bandwidth if host is None else host)
+    return find_bandwidths(rig.gpus, given, rig.host_bandwidth if host is None else host, rig.unified)

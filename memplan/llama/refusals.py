@@ -30,8 +30,8 @@ class Refusal:
 
     @property
     def title(self) -> str:
-        """The kind, or llama.cpp's own words where the kind says nothing."""
-        return self.message if self.kind == OTHER else self.kind
+        """The kind in words, or llama.cpp's own where the kind says nothing."""
+        return self.message if self.kind == OTHER else self.kind.replace("-", " ")
 
 
 _CONVERT = "convert the model again: its shapes are not what llama.cpp expects"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from memplan.notes import host_note
 from memplan.output.words import (
     MIB,
     card_name,
@@ -175,7 +176,8 @@ def notes(estimate: Estimate) -> Iterator[str]:
     yield from estimate.notes
     if estimate.refused is None:
         scratch = scratch_of([*estimate.unmodelled, "the CPU"])
-        yield _host_memory(estimate)
+        if not host_note(estimate):  # which says the same
+            yield _host_memory(estimate)
         outside = [*outside_buffers([estimate]), scratch, *_beside(estimate)]
         yield f"not included: {', '.join(outside)}"
 

@@ -41,7 +41,7 @@ class Problem:
         """With the rig's own bandwidths and, if no ``margins`` are given, the default ones. Raises FlagError."""
         rig = question.rig
         chosen = default_margins(question) if margins is None else tuple(margins)
-        return cls(question, chosen, find_bandwidths(rig.gpus, (), rig.host_bandwidth))
+        return cls(question, chosen, find_bandwidths(rig.gpus, (), rig.host_bandwidth, rig.unified))
 
     @property
     def flags(self) -> Flags:

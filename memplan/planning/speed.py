@@ -62,11 +62,13 @@ class Bandwidths:
         return nbytes / (self.host * HOST_SHARE * 1e6)
 
 
-def find_bandwidths(gpus: Sequence[Gpu], given: Sequence[float] = (), host: str | float | None = None) -> Bandwidths:
+def find_bandwidths(
+    gpus: Sequence[Gpu], given: Sequence[float] = (), host: str | float | None = None, unified: bool = False
+) -> Bandwidths:
     """The bandwidths of a rig: those ``given`` (one for all GPUs or one each), the GPUs' own where a rig file has
     them, the known cards', or a middling guess.
 
-    ``host``: GB/s, or a kind of memory such as ``8xDDR4-3200``. Raises FlagError.
+    ``host``: GB/s, or a kind of memory such as ``8xDDR4-3200``.  ``unified``: it is the GPU's. Raises FlagError.
     """
     assumed = []
     if given and len(given) not in (1, len(gpus)):
@@ -80,7 +82,10 @@ def find_bandwidths(gpus: Sequence[Gpu], given: Sequence[float] = (), host: str 
         if known is None:
             assumed.append(f"{gpu.description}: {_UNKNOWN_GPU:.0f} GB/s, since its card is not known")
         values.append(known or _UNKNOWN_GPU)
-    if host is None:
+    if host is None and unified and values:
+        host = max(values)
+        assumed.append(f"host memory: the GPU's ({host:.0f} GB/s)")
+    elif host is None:
         assumed.append(f"host memory: {DEFAULT_HOST} ({host_bandwidth(DEFAULT_HOST):.0f} GB/s)")
     assumed.append(f"{GPU_SHARE:.0%} of a GPU's and {HOST_SHARE:.0%} of the host's bandwidth reached")
     remote = frozenset(i for i, gpu in enumerate(gpus) if gpu.backend == RPC)

@@ -10,6 +10,7 @@ from memplan.llama.flags import parse_flags
 from memplan.llama.server_memory import ServerMemory
 from memplan.models.builtin import builtin_header
 from memplan.notes import settings_notes
+from memplan.output.words import verdict_line
 from memplan.rig import parse_gpus
 from tests.estimates import MIB, RIG, made_up
 
@@ -63,6 +64,6 @@ def test_a_host_that_is_too_small_is_said(flags: str, memory: ServerMemory, said
 def test_unified_memory_is_counted_once() -> None:
     rig = Rig(GPUS.gpus, 90_000 * MIB, unified=True)
     small = estimate(MODEL, parse_flags(["-c", "4096", "-np", "1"]), rig)
-    assert small.fits and "fits its 90,000 MiB" in "\n".join(small.notes)
+    assert small.fits and "the one memory of GPUs and host may run short by 1,812 MiB" in "\n".join(small.notes)
     large = estimate(MODEL, parse_flags(["-c", "1048576", "-np", "1"]), rig)
-    assert not large.short and not large.fits and "exceeds its 90,000 MiB" in "\n".join(large.notes)
+    assert not large.short and not large.fits and "their one memory" in verdict_line(large)

@@ -59,7 +59,7 @@ def test_the_host_is_a_device_too() -> None:
 def test_refusals_are_told_in_place_of_sizes() -> None:
     fine = side((1,))
     refused = replace(fine, refused=Refusal("k-v-types-differ", REFUSED, "said"))
-    assert verdict(between(fine, refused), "b") == "b: llama.cpp no longer starts: k-v-types-differ"
+    assert verdict(between(fine, refused), "b") == "b: llama.cpp no longer starts: k v types differ"
     assert verdict(between(refused, fine), "b") == "b: llama.cpp starts now; it fits"
     assert verdict(between(refused, side((1001,))), "b").endswith("it does not fit on CUDA0 (1 MiB short)")
     assert verdict(between(refused, refused), "b") == "b: llama.cpp starts with neither"

@@ -42,8 +42,8 @@ def test_many_gpus_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refusals_and_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     _, sweep = swept(monkeypatch, ["ctx=4096,8192"], lambda d, c, n: None if c == 4096 else 0)
     text = render_sweep(sweep)
-    assert "refused: k-v-types-differ" in text
-    assert f"k-v-types-differ: {REFUSAL.message}; {REFUSAL.fix}" in text
+    assert "refused: k v types differ" in text
+    assert f"k v types differ: {REFUSAL.message}; {REFUSAL.fix}" in text
     assert "\x1b[" in render_sweep(sweep, colour=True)
 
 

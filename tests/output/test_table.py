@@ -81,7 +81,7 @@ def test_no_gpu() -> None:
 
 def test_a_refusal_shows_kind_words_and_mend_and_no_table() -> None:
     text = render_table(made_up(refused=REFUSAL), width=80)
-    assert "refuses to start with these settings: k-v-types-differ" in text
+    assert "refuses to start with these settings: k v types differ" in text
     assert REFUSAL.message in text
     assert f"to fix it: {REFUSAL.fix}" in text
     assert "weights" not in text
@@ -105,7 +105,7 @@ def test_a_hostile_model_name_stays_text() -> None:
 def test_a_plain_sum_of_what_the_machine_must_have() -> None:
     found = made_up()
     kept = ServerMemory(0, MIB, 9 * MIB, 8192 * MIB)
-    mapped = replace(found, host=replace(found.host, mapped=1015 * MIB), server=kept)
+    mapped = replace(found, host=replace(found.host, mapped=1015 * MIB, total=None), server=kept)
     said = " ".join(render_table(mapped, width=200).split())
     assert "host memory: 36 MiB, and 1,015 of weights as pages of the file (--load-mode)" in said
     assert "at work up to 9 of context checkpoints (--ctx-checkpoints) and up to 8,192 of prompt cache" in said

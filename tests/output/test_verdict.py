@@ -83,7 +83,7 @@ def test_cells_of_tables_say_what_comes_at_run_time() -> None:
     ]
 
 
-@pytest.mark.parametrize(("refused", "said"), [(REFUSAL, "k-v-types-differ"), (WORDS, "vector::_M_range_check")])
+@pytest.mark.parametrize(("refused", "said"), [(REFUSAL, "k v types differ"), (WORDS, "vector::_M_range_check")])
 def test_a_refusal_without_a_name_is_told_in_llama_cpps_words(refused: Refusal, said: str) -> None:
     estimate = made_up(refused=refused)
     assert verdict_line(estimate) == f"llama.cpp refuses to start with these settings: {said}"

@@ -36,6 +36,9 @@ def test_what_is_not_given_is_looked_up_or_assumed_and_said() -> None:
     assert given.gpus == (700.0, 700.0)
     assert not any("DDR" in text for text in given.assumed)
     assert given.gpu_ms(0, 700e6 * GPU_SHARE) == pytest.approx(1.0)
+    (mac,) = parse_gpus(["M3 Max 64GB"]).gpus
+    one = find_bandwidths([mac], unified=True)
+    assert one.host == one.gpus[0] and "host memory: the GPU's (400 GB/s)" in one.assumed
     own = find_bandwidths([replace(gpu, bandwidth=800.0) for gpu in gpus], host=150)
     assert own.gpus == (800.0, 800.0)
     assert own.host == 150.0
