@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,12 @@ Cell = str | tuple[str, str]
 
 ENOUGH, LEAST = 12, 8
 """Characters that a column keeps while its words are broken: first of all, then where that is too many."""
+
+
+class _Cells(textwrap.TextWrapper):
+    """Breaks names behind their underscores, too."""
+
+    wordsep_simple_re = re.compile(r"(\s+|(?<=_)(?=[^_\s]))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ class Columns:
 
     def _row(self, row: Sequence[tuple[str, str]], widths: Sequence[int], gap: int) -> list[Text]:
         parts = [
-            [text] if len(text) <= width else textwrap.wrap(text, width, break_on_hyphens=False)
+            [text] if len(text) <= width else _Cells(width, break_on_hyphens=False).wrap(text)
             for (text, _), width in zip(row, widths, strict=True)
         ]
         lines = []

@@ -120,7 +120,7 @@ def _devices(p: BothPaths, unicode: bool) -> Iterator[Line]:
 
 
 def _left(left: int | None) -> Cell:
-    return "" if left is None else (tenths(left), "red" if left < 0 else "green")
+    return "" if left is None else (mib(left), "red" if left < 0 else "green")
 
 
 def _tensors(p: BothPaths, top: int, unicode: bool) -> Iterator[Line]:

@@ -64,8 +64,11 @@ def _block(rows: Sequence[SlotRow], names: Sequence[str], unicode: bool, width: 
             line += [(mib(used.get(name, 0)), "yellow") for name in names] or [(mib(e.host.compute), "yellow")]
         else:
             line += [(mib(most[1]), "yellow"), most[0]]
-        line += [(mib(max(getattr(d, field) for d in e.devices)), style) for field, style, _ in beside]
-        cells.append([*line, *least_cells(e), verdict_cell(e), (mark, "bold")])
+        line += [(mib(max(getattr(d, field) for d in e.devices)), tint) for field, tint, _ in beside]
+        verdict, style = verdict_cell(e)
+        if e.short:
+            verdict = verdict.split(":")[0]  # what is left says where, and by how much
+        cells.append([*line, *least_cells(e), (verdict, style), (mark, "bold")])
     most_of = [f"most {head}" if len(names) > 1 else head for _, _, head in beside]
     heads = ["slots", "tokens a slot", "", "caches", *computes, *most_of, "left", "on", "", ""]
     figures = [*([True] * len(computes) if wide else [True, False]), *(True for _ in beside)]

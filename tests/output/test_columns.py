@@ -36,3 +36,10 @@ def test_sentences_keep_their_styles() -> None:
     lines = to_text([text], width=40).splitlines()
     assert max(map(len, lines)) <= 40 and lines[1].startswith("  and")
     assert " ".join(" ".join(lines).split()) == text.plain
+
+
+def test_names_are_broken_behind_their_underscores() -> None:
+    cells = [["FLASH_ATTN_EXT", "CUDA0"], ["dsv4_lid_kq_mask", "CPU"]]
+    (table,) = column_lines(["op", "on"], cells, [False, False], True)
+    said = [line.plain for line in table.lines(19)]
+    assert said[2:] == ["FLASH_ATTN_   CUDA0", "EXT", "dsv4_lid_kq_  CPU", "mask"]
