@@ -261,6 +261,8 @@ def check_count(count: int) -> int:
 
 
 def _too_many(count: int) -> str:
+    if not count:
+        return "no GPU: leave it out, or give --no-gpu for the host alone"
     return f"{count} GPUs: llama.cpp starts with 1 to {MAX_GPUS}, and a model takes at most {MAX_GPUS - 1} of them"
 
 

@@ -147,6 +147,7 @@ def load_rig(path: str | Path) -> Rig:
         data = read_input(path, _MAX_FILE)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        reason += "; check the path" if isinstance(error, FileNotFoundError) else ""
         raise RigError(f"rig file {name}: {reason}") from None
     if len(data) > _MAX_FILE:
         raise RigError(f"rig file {name}: larger than {_MAX_FILE} bytes, so not a rig file")

@@ -127,6 +127,8 @@ def sides(arguments: Arguments, settings: Sequence[str], own: Mapping[str, Any])
         asked = [(text, _with(arguments, text)) for text in settings]
         pairs.append([(AS_GIVEN, arguments), *asked] if len(asked) == 1 else asked)
     if not pairs:
+        if once:
+            raise FlagError(f"compared with what? give a second --{next(iter(once)).replace('_', '-')}")
         raise FlagError("what is to be compared? give --llama A --llama B, --with A --with B, or two models")
     if len(pairs) > 1 or len(pairs[0]) > 2:
         raise FlagError("more than two sides: compare two releases, two settings or two models at a time")

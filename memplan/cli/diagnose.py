@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(**APP)
 
-_TOO_MANY: Final = "give one at a time, or all of them piped: cat A B | memplan diagnose -"
+_TOO_MANY: Final = "give one at a time (a model by -m), or all of them piped: cat A B | memplan diagnose -"
 _CHUNK: Final = 1 << 20
 
 

@@ -173,7 +173,8 @@ def _other(word: str, left: Sequence[str]) -> str:
     if base in _OTHERS and left:
         raise FlagError(f"{shown(word)} has flags of its own: memplan reads lines of llama-server and llama-cli")
     if base in _STARTERS or base in _CONTAINERS:
-        raise FlagError(f"{shown(word)}: what follows starts neither llama-server nor llama-cli")
+        composed = "; give the compose file in its place" if "compose" in left[:1] or "compose" in base else ""
+        raise FlagError(f"{shown(word)}: what follows starts neither llama-server nor llama-cli{composed}")
     return word
 
 

@@ -61,7 +61,7 @@ def render_comparison(
     ``width``: those that all else keeps to, None for as wide as it is.
     """
     a, b = (printable(name) for name in names)
-    lines: list[Line] = [*_heads(c, a, b)]
+    lines: list[Line] = [*_heads(c, a, b), *(f"not exact: {why}" for why in _inexact(c))]
     for name, side in ((a, c.before), (b, c.after)):
         refused = side.estimate.refused
         if refused is not None:
@@ -87,7 +87,7 @@ def _heads(c: Comparison, a: str, b: str) -> Iterator[Line]:
 
 
 def _closing(c: Comparison, b: str, width: int) -> Iterator[Line]:
-    """What releases between the sides changed, why figures are not exact, and the verdict."""
+    """What releases between the sides changed, and the verdict."""
     releases = changed(c)
     if releases:
         yield ""
@@ -102,7 +102,6 @@ def _closing(c: Comparison, b: str, width: int) -> Iterator[Line]:
         if idle:
             yield from wrap_words(f"nothing here: {', '.join(idle)}", min(width, 100), later="  ")
     yield ""
-    yield from (f"not exact: {why}" for why in _inexact(c))
     before, after = c.before.estimate, c.after.estimate
     yield Text(verdict(c, b), "bold red" if before.fits and not after.fits else "bold")
 

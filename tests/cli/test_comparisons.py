@@ -194,7 +194,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("paths", MODEL, *GPU, "--of", "rope"), "no such path of deepseek4"),
     (("paths", "qwen3-30b-a3b", *GPU), "qwen3moe"),
     (("compare", MODEL, *GPU), "what is to be compared?"),
-    (("compare", MODEL, *GPU, "--llama", "b10068"), "what is to be compared?"),
+    (("compare", MODEL, *GPU, "--llama", "b10068"), "compared with what? give a second --llama"),
     (("compare", MODEL, *GPU, "--llama", "b10068", "--llama", "b9988", "--llama", "latest"), "more than two sides"),
     (("compare", MODEL, *GPU, "--llama", "b10068", "--llama", "b9988", "--with", "-ub 1"), "more than two sides"),
     (("compare", MODEL, *GPU, "--indexer", "fused", "--indexer", "no"), "--indexer 'no'"),

@@ -158,7 +158,7 @@ def test_a_built_in_model_before_a_line_of_another_machine(capsys: pytest.Captur
         (["/no/such/log"], "No such file"),
         (["/"], "directory"),
         ([str(Path(__file__).with_name("conftest.py"))], "loads no model"),
-        ([GOOD, "other.log"], "give one at a time, or all of them piped"),
+        ([GOOD, "other.log"], "give one at a time (a model by -m), or all of them piped"),
         ([GOOD, "-c", "x"], "whole number"),
         ([GOOD, "--alll"], "did you mean --all"),
         ([GOOD, "-m", "nothing"], "neither a file nor a built-in model"),

@@ -77,7 +77,7 @@ WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("plot", MODEL, "--gpu", "RTX 3090", "-c", "65536", "--over", "ctk=f16,q8_0", "--terminal"), "-c 65536: fixes"),
     (("sweep", MODEL, "--gpu", "RTX 3090", "-c", "65536"), "what is to be varied?"),
     (("estimate", MODEL, "--gpu", "17*RTX 3090"), "1 to 16"),
-    (("estimate", MODEL, "--gpu", "0*RTX 3090"), "1 to 16"),
+    (("estimate", MODEL, "--gpu", "0*RTX 3090"), "no GPU: leave it out, or give --no-gpu"),
     (("estimate", MODEL, "--gpu", "16*RTX 3090", *GPU), "17 GPUs: llama.cpp starts with 1 to 16"),
     (("estimate", MODEL, *GPU, "--app", "bench"), "'server', 'cli'; see memplan estimate --help"),
     (("estimate", MODEL, *GPU, "--app"), "--app needs a value"),
