@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from typing import Final
 
 from memplan.diagnosing.log import Load
@@ -30,13 +29,7 @@ def builtin_models(load: Load) -> list[str]:
             alike = all(text is None or value is None or text == str(value) for text, value in shown)
             if alike and load.types.keys() <= recipe.types:
                 names.append(f"{model.name}:{name}")
-    return [name for name in names if same_types(load, builtin_model(name)) is True]
-
-
-@lru_cache(maxsize=256)
-def builtin_model(name: str) -> Header:
-    """A built-in model's header, the same object each time, so that what is known of it is kept."""
-    return builtin_header(name)
+    return [name for name in names if same_types(load, builtin_header(name)) is True]
 
 
 def same_types(load: Load, header: Header) -> bool | None:

@@ -8,7 +8,7 @@ from typing import Final
 from memplan.backends.devices import Rig
 from memplan.diagnosing.answers import Answers
 from memplan.diagnosing.flags_seen import Seen, assumed_flags, named_model, seen_flags
-from memplan.diagnosing.known_models import builtin_model, builtin_models, same_types
+from memplan.diagnosing.known_models import builtin_models, same_types
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.result import Given
 from memplan.diagnosing.rigs import other_gpus, rig_of
@@ -16,7 +16,7 @@ from memplan.errors import UnknownRelease
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags, parse_flags
 from memplan.llama.speculation import draft_kind
-from memplan.models.builtin import builtin_like
+from memplan.models.builtin import builtin_header, builtin_like
 from memplan.models.registry import ARCHITECTURES
 from memplan.planning.problem import one_each
 from memplan.question import Question
@@ -85,12 +85,12 @@ class Subject:
             return None
         if len(names) > 1:
             self.notes.append(f"the model is taken to be {names[0]}; {' and '.join(names[1:])} has the same tensors")
-        return builtin_model(names[0])
+        return builtin_header(names[0])
 
     def _draft(self) -> Header | None:
         """The model that drafts, where it is one of its own: as given, or a built-in one with the log's tensors."""
         names = [] if self.load.draft is None else builtin_models(self.load.draft)
-        return self.asked.draft or (builtin_model(names[0]) if names else None)
+        return self.asked.draft or (builtin_header(names[0]) if names else None)
 
     def _argument_refused(self) -> bool:
         """Whether llama.cpp went no further than its command line."""

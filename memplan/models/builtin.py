@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from math import prod
 
 from memplan.errors import FlagError, HeaderError, ModelError, UnknownModel, shown
@@ -62,6 +63,7 @@ def _letters(text: str) -> str:
 def builtin_header(name: str, changes: Sequence[str] = ()) -> Header:
     """The header of the built-in model called ``name`` (``MODEL`` or ``MODEL:RECIPE``), made without any file.
 
+    The same object each time, as long as it is among the latest, so that what is known of a model is kept.
     ``changes``: hyper-parameters that it has otherwise, as ``changed_model`` takes them; its tensors are those that
     llama.cpp then asks for. Raises UnknownModel, listing what exists, and FlagError for a change that cannot be.
     """
@@ -76,7 +78,12 @@ def builtin_header(name: str, changes: Sequence[str] = ()) -> Header:
             f"{model.name} has no recipe {shown(recipe_name)}; there are {', '.join(model.recipes)}; of another file"
             " the address will do, such as hf:OWNER/REPO:QUANT"
         )
-    full = f"{model.name}:{recipe_name}"
+    return _made(model.name, recipe_name, tuple(changes))
+
+
+@lru_cache(maxsize=32)
+def _made(model_name: str, recipe_name: str, changes: tuple[str, ...]) -> Header:
+    model, full = MODELS[model_name], f"{model_name}:{recipe_name}"
     if changes:
         from memplan.models.changed import OPTION, changed_model
 

@@ -29,6 +29,14 @@ def test_names() -> None:
     assert builtin_header("deepseek-v4-pro:") == builtin_header("deepseek-v4-pro")
 
 
+def test_a_header_is_the_same_object_each_time() -> None:
+    """What is known of a model, and of its graphs, is kept by its header."""
+    first = builtin_header("qwen3-8b")
+    assert builtin_header("QWEN3-8B:" + MODELS["qwen3-8b"].default) is first
+    changed = builtin_header("qwen3-8b", ["block_count=8"])
+    assert changed is builtin_header("qwen3-8b", ("block_count=8",)) and changed is not first
+
+
 def test_unknown_names_list_what_exists() -> None:
     assert not is_builtin("bloom")
     with pytest.raises(UnknownModel, match="no built-in model 'bloom'; memplan models lists"):
