@@ -19,16 +19,11 @@ if TYPE_CHECKING:
     from memplan.ggml.backend import BufferType
     from memplan.ggml.tensor import Tensor
 
-RepackTypes = Mapping[GGMLType, int]
-"""Weight types that are interleaved, and the number of rows it takes to do so."""
+_REPACKED = frozenset({Q4_0, IQ4_NL, BY_NAME["q4_K"], BY_NAME["mxfp4"]})
+"""Weight types that a CPU with AVX2 interleaves."""
 
-_Q2_K, _Q4_K, _MXFP4 = BY_NAME["q2_K"], BY_NAME["q4_K"], BY_NAME["mxfp4"]
-
-AVX2: RepackTypes = {Q4_0: 8, _Q4_K: 8, IQ4_NL: 8, _MXFP4: 8}
-"""What a CPU with AVX2 repacks."""
-
-AVX512: RepackTypes = {**AVX2, _Q2_K: 8}
-"""What a CPU with AVX-512 repacks."""
+_REPACKED_ROWS = 8
+"""How many rows it interleaves at once."""
 
 _NO_FROM_FLOAT = frozenset(BY_NAME[n] for n in ("iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_s", "iq1_m"))
 
@@ -45,12 +40,11 @@ _VEC_DOT_TYPES: Mapping[GGMLType, GGMLType] = {
 
 
 class CpuBackend(Backend):
-    """The CPU; ``repack_types`` says what it interleaves, by default what any CPU with AVX2 does."""
+    """A CPU with AVX2, and no more that decides what it interleaves."""
 
-    def __init__(self, repack_types: RepackTypes = AVX2) -> None:
+    def __init__(self) -> None:
         self.name = "CPU"
         self.buft = CPU
-        self._repack_types = repack_types
 
     def supports_op(self, t: Tensor) -> bool:
         """Whether the CPU computes ``t``; repacked weights serve matrix products only."""
@@ -78,8 +72,7 @@ class CpuBackend(Backend):
         w, x = t.src[0], t.src[1]
         if w.buffer is None or w.buffer.buft is not CPU_REPACK or _n_dims(w) != dims:
             return False
-        rows = self._repack_types.get(w.type)
-        if rows is None or w.ne[1] % rows:
+        if w.type not in _REPACKED or w.ne[1] % _REPACKED_ROWS:
             return False
         if x.buffer is not None and not x.buffer.buft.is_host:
             return False

@@ -137,12 +137,6 @@ class Tensor:
         return self.ne[0] == self.type.block_size or self.nb[0] == self.type.type_size
 
     @property
-    def is_permuted(self) -> bool:
-        """Strides are not in rising order (``ggml_is_permuted``)."""
-        nb = self.nb
-        return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
-
-    @property
     def is_transposed(self) -> bool:
         """The first two dimensions are swapped (``ggml_is_transposed``)."""
         return self.nb[0] > self.nb[1]

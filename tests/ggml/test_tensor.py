@@ -36,21 +36,20 @@ def test_quantised_bytes_count_whole_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ne", "nb", "contiguous", "rows", "permuted", "transposed"),
+    ("ne", "nb", "contiguous", "rows", "transposed"),
     [
-        ((2, 3, 1, 1), (4, 8, 24, 24), True, True, False, False),
-        ((2, 3, 1, 1), (4, 100, 300, 300), False, True, False, False),
-        ((3, 2, 1, 1), (8, 4, 24, 24), False, False, True, True),
+        ((2, 3, 1, 1), (4, 8, 24, 24), True, True, False),
+        ((2, 3, 1, 1), (4, 100, 300, 300), False, True, False),
+        ((3, 2, 1, 1), (8, 4, 24, 24), False, False, True),
         # a stride that no element uses does not matter
-        ((2, 1, 1, 1), (4, 100, 300, 300), True, True, False, False),
-        ((2, 5, 3, 1), (4, 24, 8, 120), False, True, True, False),
+        ((2, 1, 1, 1), (4, 100, 300, 300), True, True, False),
+        ((2, 5, 3, 1), (4, 24, 8, 120), False, True, False),
     ],
 )
-def test_layouts(ne: Shape, nb: Shape, contiguous: bool, rows: bool, permuted: bool, transposed: bool) -> None:
+def test_layouts(ne: Shape, nb: Shape, contiguous: bool, rows: bool, transposed: bool) -> None:
     t = strided(ne, nb)
     assert t.is_contiguous is contiguous
     assert t.is_contiguous_rows is rows
-    assert t.is_permuted is permuted
     assert t.is_transposed is transposed
 
 
