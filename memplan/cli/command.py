@@ -151,6 +151,7 @@ class Command(TyperCommand):
     list.``  ``epilog``: its examples, a line each, and what to know beside.
     """
 
+    allow_extra_args = True  # as far as typer is concerned: parse_args has words of its own for them
     shared: Sequence[Any] = ()
     """Parameters that the command's function has not."""
 
@@ -187,7 +188,11 @@ class Command(TyperCommand):
             raise typer.Exit
         own = [[name, value] for name, values in words.own.items() for value in values]
         own += [[name] for name, values in words.own.items() if not values]
-        return super().parse_args(ctx, [*chain(*own), "--", *words.names])
+        rest = super().parse_args(ctx, [*chain(*own), "--", *words.names])
+        if rest and not ctx.resilient_parsing:
+            named = f"argument{'' if len(rest) == 1 else 's'} {' and '.join(map(shown, rest))}"
+            raise FlagError(f"unexpected {named}; see {ctx.command_path} --help")
+        return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What the line of usage has after the command's name."""

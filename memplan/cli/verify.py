@@ -66,7 +66,13 @@ def verify(
     from memplan.diagnosing.measure import Measured, NoFigures, find_measurer, is_server, measure, version_of
     from memplan.estimator import answer
     from memplan.explaining.run_time import explain_run_time
-    from memplan.output.verification import compare, render_verification, render_verification_json, unaccounted
+    from memplan.output.verification import (
+        Verification,
+        compare,
+        render_verification,
+        render_verification_json,
+        unaccounted,
+    )
     from memplan.question import Question
 
     loads, _ = loads_of(arguments, model, flags)
@@ -102,11 +108,10 @@ def verify(
     notes += [why for why in (result.approximate, machine.inexact) if why]
     if not all(row.agrees for row in rows) and not machine.source:
         notes = [*_other_rig(program, rig), *notes]
-    render = render_verification_json if json else render_verification
-    taken = unaccounted(whole)
-    sys.stdout.write(render(measured, rows, result, taken, notes, refusal.said if refusal is not None else ""))
-    agrees = all(row.agrees for row in rows) and (result.refused is None) == (refusal is None)
-    return CHECK_FAILED if check and not agrees else 0
+    said = refusal.said if refusal is not None else ""
+    verified = Verification(measured, result, rows, unaccounted(whole), notes, said)
+    sys.stdout.write((render_verification_json if json else render_verification)(verified))
+    return CHECK_FAILED if check and not verified.agrees else 0
 
 
 def _notes(measured: Measured, flags: Flags, result: Estimate, rows: Sequence[Comparison]) -> Iterator[str]:

@@ -47,6 +47,23 @@ class Unaccounted:
     rest: int
 
 
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a program says, and memplan. ``refusal``: its words where it gives no figures, empty where it gives some."""
+
+    measured: Measured
+    estimate: Estimate
+    rows: Sequence[Comparison]
+    unaccounted: Sequence[Unaccounted]
+    notes: Sequence[str]
+    refusal: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every figure is as predicted, and a refusal too."""
+        return all(row.agrees for row in self.rows) and bool(self.refusal) == (self.estimate.refused is not None)
+
+
 def unaccounted(x: RunTimeExplanation) -> tuple[Unaccounted, ...]:
     """The same of each device in use for whose kernels there is a rule."""
     return tuple(
@@ -78,39 +95,32 @@ def _predicted(estimate: Estimate, name: str, part: str, partial: bool) -> float
     return 0.0 if use is None else float(getattr(use, part)) / _MIB
 
 
-def render_verification(
-    measured: Measured,
-    rows: Sequence[Comparison],
-    estimate: Estimate,
-    taken: Sequence[Unaccounted] = (),
-    notes: Sequence[str] = (),
-    refusal: str = "",
-) -> str:
-    """As a table, for people; ending in a newline. ``refusal``: why the program gave no figures."""
+def render_verification(x: Verification) -> str:
+    """As a table, for people; ending in a newline."""
+    measured, rows, estimate = x.measured, x.rows, x.estimate
     width = max([*(len(row.name) for row in rows), 4])
+    notes = [f"- {note}" for note in x.notes]
     program = os.path.basename(measured.program)
     lines = [f"{program} {measured.version or '(of an unknown build)'} beside memplan for {estimate.llama}", ""]
     predicted = estimate.refused
     if predicted is not None:
-        said = f"it does not start: {refusal}" if refusal else "it starts"
+        said = f"it does not start: {x.refusal}" if x.refusal else "it starts"
         lines += [f"{program}: {said}", f"memplan: it does not start ({predicted.kind}): {predicted.message}", ""]
-        lines += ["they agree" if refusal else "they differ"]
-        return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
+        return "\n".join([*lines, "they agree" if x.agrees else "they differ", *notes]) + "\n"
     lines.append(f"{'MiB':{width}}  {'part':7}  {program:>16}  {'memplan':>12}")
     for row in rows:
-        figures = (f"{size:,.2f}" if measured.partial else f"{size:,.0f}" for size in (row.measured, row.predicted))
-        first, second = figures
+        first, second = (f"{size:,.{2 * measured.partial}f}" for size in (row.measured, row.predicted))
         part = "weights" if row.part == "model" else row.part
         lines.append(f"{row.name:{width}}  {part:7}  {first:>16}  {second:>12}{'' if row.agrees else '  differs'}")
     differ = [row for row in rows if not row.agrees]
     lines += ["", f"they differ in {len(differ)} of {len(rows)} figures" if differ else "they agree in every figure"]
-    if taken:
+    if x.unaccounted:
         lines += [
             "",
             f"in neither, and unaccounted in llama.cpp's own breakdown, with {estimate.filled:,} tokens a slot:",
         ]
-        lines += [f"{one.device:{width}}  {_parts_of(one)}" for one in taken]
-    return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
+        lines += [f"{one.device:{width}}  {_parts_of(one)}" for one in x.unaccounted]
+    return "\n".join([*lines, *notes]) + "\n"
 
 
 def _parts_of(one: Unaccounted) -> str:
@@ -119,21 +129,15 @@ def _parts_of(one: Unaccounted) -> str:
     return f"{mib(one.pool)} of CUDA's pool{workspace}; the rest, {rest}"
 
 
-def render_verification_json(
-    measured: Measured,
-    rows: Sequence[Comparison],
-    estimate: Estimate,
-    taken: Sequence[Unaccounted] = (),
-    notes: Sequence[str] = (),
-    refusal: str = "",
-) -> str:
+def render_verification_json(x: Verification) -> str:
     """As one JSON object, sizes in MiB as llama.cpp prints them; ending in a newline."""
+    refused = x.estimate.refused
     answer: dict[str, Any] = {
-        "program": measured.program,
-        "build": measured.version or None,
-        "command": list(measured.command),
-        "llama": estimate.llama,
-        "exact": estimate.exact,
+        "program": x.measured.program,
+        "build": x.measured.version or None,
+        "command": list(x.measured.command),
+        "llama": x.estimate.llama,
+        "exact": x.estimate.exact,
         "figures": [
             {
                 "name": row.name,
@@ -142,11 +146,11 @@ def render_verification_json(
                 "predicted_mib": row.predicted,
                 "agrees": row.agrees,
             }
-            for row in rows
+            for row in x.rows
         ],
-        "unaccounted": [plain(one) for one in taken],
-        "refused": {"measured": refusal or None, "predicted": estimate.refused.kind if estimate.refused else None},
-        "agrees": all(row.agrees for row in rows) and bool(refusal) == (estimate.refused is not None),
-        "notes": list(notes),
+        "unaccounted": [plain(one) for one in x.unaccounted],
+        "refused": {"measured": x.refusal or None, "predicted": refused.kind if refused is not None else None},
+        "agrees": x.agrees,
+        "notes": list(x.notes),
     }
     return json.dumps(answer, indent=2) + "\n"

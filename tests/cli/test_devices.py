@@ -73,7 +73,7 @@ def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (["devices", "x"], "unexpected extra argument(s) (x); see memplan devices --help"),
+        (["devices", "x"], "unexpected argument 'x'; see memplan devices --help"),
         (["devices", "--jsn"], "did you mean --json"),
         (["devices", "-o"], "-o needs a value"),
         (["devices", "--server", ""], "--server: an empty name"),
@@ -81,7 +81,7 @@ def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
         (["header"], "Missing argument 'MODEL'"),
         (["header", "deepseek-v4-flash"], "-o FILE"),
         (["header", "", "-o", "x"], "an empty argument"),
-        (["header", "a", "b", "-o", "x"], "unexpected extra argument(s) (b)"),
+        (["header", "a", "b", "-o", "x"], "unexpected argument 'b'"),
         (["header", "nothing", "-o", "x"], "neither a file nor a built-in model"),
         (["header", "deepseek-v4-flash", "-o", "/no/such/folder/f"], "there is no folder"),
         (["header", "deepseek-v4-flash", "-o", "f", "--json"], "an option of memplan estimate, sweep, plan and others"),

@@ -106,7 +106,7 @@ WRONG_LINES: list[tuple[tuple[str, ...], str]] = [
     (("estimate", MODEL, *GPU, "-c\n4096\nx"), "more than one model"),
     (("estimate", MODEL, *GPU, "--\x1b[31m"), "unknown flag"),
     (("estimate", MODEL, *GPU, "-\udcff"), "unknown flag"),
-    (("models", "qwen3", "extra"), "unexpected extra argument"),
+    (("models", "qwen3", "extra", "x"), "unexpected arguments 'extra' and 'x'"),
     (("estimate", MODEL, "--context", "4096", *GPU), "did you mean -c or --ctx-size?"),
     (("estimate", MODEL, "-c", "64k", *GPU), "must be a whole number; write 65536"),
     (("sweep", MODEL, *GPU, "--max", "contxt"), "--max 'contxt': there is no such axis; did you mean context"),
