@@ -60,6 +60,7 @@ def test_the_table_of_changes_is_that_of_the_releases() -> None:
     assert make.CHANGES in page and make.with_table(page) == page
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_run(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -162,7 +162,11 @@ def test_quick_and_plain_planner_agree(gpus: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "fused", "unfused"), [("M2 Ultra", "b10361", "b10068"), ("RX 7900 XTX:200000", "v0.4.0", "b10568")]
+    ("gpu", "fused", "unfused"),
+    [
+        ("M2 Ultra", "b10361", "b10068"),
+        pytest.param("RX 7900 XTX:200000", "v0.4.0", "b10568", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_release_has_the_indexer_there_or_not(gpu: str, fused: str, unfused: str) -> None:
     assert "Lightning Indexer" not in asked([gpu], release=fused).disabled
@@ -172,7 +176,9 @@ def test_a_release_has_the_indexer_there_or_not(gpu: str, fused: str, unfused: s
 @pytest.mark.parametrize(
     ("gpu", "words", "since", "before"),
     [
-        ("RX 7900 XTX:200000", "-ctk q8_0 -ctv q8_0", "b10361", "b10068"),  # joined keys of a quantised cache
+        pytest.param(  # joined keys of a quantised cache
+            *("RX 7900 XTX:200000", "-ctk q8_0 -ctv q8_0", "b10361", "b10068"), marks=pytest.mark.thorough
+        ),
         ("M2 Ultra", "-ctk q8_0 -ctv q8_0", "v0.4.0", "b10568"),
     ],
 )

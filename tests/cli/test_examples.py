@@ -66,6 +66,7 @@ def interrupted(server: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -64,7 +64,15 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("words", LINES, ids=" ".join)
+LONG = ("compare", "paths", "slots", "models", "preset")
+"""Commands that take long: of each, their help and the rest is in the suite."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(w, marks=pytest.mark.thorough if w[0] in LONG and "--help" not in w else ()) for w in LINES],
+    ids=" ".join,
+)
 def test_every_answer_and_every_help_keeps_to_80_columns(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = Terminal(), Terminal()
     monkeypatch.setenv("COLUMNS", "80")

@@ -109,8 +109,8 @@ def test_mends_leave_the_reserve_that_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("name", "release"),
     [
-        ("r4-unfused-512000", "b9988"),
-        ("r31-four-slots", "lid-cuda"),
+        pytest.param("r4-unfused-512000", "b9988", marks=pytest.mark.thorough),
+        pytest.param("r31-four-slots", "lid-cuda", marks=pytest.mark.thorough),
         ("good-b10068-crlf", "b10068"),
         ("good-v0.5.0", "v0.5.0"),
     ],

@@ -30,7 +30,12 @@ SAME = {"b11434": "v0.5.0"}
 FLAGS = ["-c", "131072", "-b", "2048", "-ub", "512", "-np", "1", "-fa", "on"]
 
 
-@pytest.mark.parametrize("name", DIGESTS)
+OLDEST, *BETWEEN, NEWEST = DIGESTS
+
+
+@pytest.mark.parametrize(
+    "name", [OLDEST, NEWEST, *(pytest.param(name, marks=pytest.mark.thorough) for name in BETWEEN)]
+)
 def test_every_node_is_llama_cpp_s(name: str) -> None:
     golden = DIGESTS[name]
     graph = build(

@@ -85,7 +85,7 @@ def renamed(chart: Chart, rng: random.Random, longest: int) -> Chart:
     )
 
 
-@pytest.mark.parametrize(("gpus", "lines"), [(1, 3), (2, 16), (6, 1)])
+@pytest.mark.parametrize(("gpus", "lines"), [(1, 3), pytest.param(2, 16, marks=pytest.mark.thorough), (6, 1)])
 def test_nothing_passes_the_edge(gpus: int, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(tuple(Gpu("NVIDIA GeForce RTX 3090", 24 * GIB, FREE - 2 * i * GIB, (8, 6)) for i in range(gpus)))
     over = ["ctx=4096:1048576", *([f"np=1:{lines}:1"] if lines > 1 else [])]

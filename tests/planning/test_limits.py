@@ -60,6 +60,7 @@ def test_the_largest_context_that_the_host_has_room_for() -> None:
     assert "--no-op-offload" not in found.args
 
 
+@pytest.mark.thorough
 def test_where_no_single_change_is_enough_several_are() -> None:
     of = problem("-c 32768 -np 1", ["RTX 3090"], host=60000)
     nothing = make_plan(of)

@@ -210,7 +210,10 @@ def no_plan(name: str) -> NoPlan:
     return plan
 
 
-@pytest.mark.parametrize("name", NOT_FITTING)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.thorough if "too large" in name else ()) for name in NOT_FITTING],
+)
 def test_the_nearest_changes_fit(name: str) -> None:
     of, plan = NOT_FITTING[name], no_plan(name)
     assert plan.why
