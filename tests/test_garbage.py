@@ -40,6 +40,7 @@ def test_commands_leave_the_threshold_alone(capsys: pytest.CaptureFixture[str]) 
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 def test_estimates_leave_no_cycles() -> None:
     model, rig = memplan.read_model("qwen3-30b-a3b"), memplan.parse_gpus(["2*RTX 3090"])
     memplan.estimate(model, memplan.parse_flags(["-c", "2048"]), rig)  # what is imported leaves some

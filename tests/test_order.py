@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 import memplan
 
 MODELS = [memplan.read_model(name) for name in ("deepseek-v4-flash", "qwen3-30b-a3b")]
@@ -26,6 +28,7 @@ def ask(i: int) -> memplan.Estimate:
     return memplan.estimate(*ASKED[i])
 
 
+@pytest.mark.slow
 def test_any_order_and_four_threads_give_the_same_answers() -> None:
     there = [ask(i) for i in range(len(ASKED))]
     order = random.Random(7).sample(range(len(ASKED)), len(ASKED))

@@ -15,6 +15,8 @@ from memplan.cli.compare import sides
 from memplan.explaining.explain import explained
 from tests.cli.conftest import out
 
+pytestmark = pytest.mark.slow
+
 MODEL = "deepseek-v4-flash"
 GPU = ("--gpu", "2*RTX 3090")
 SMALL = (MODEL, *GPU, "-c", "4096", "-np", "1", "-cmoe")

@@ -18,9 +18,10 @@ from memplan.diagnosing import measure as measure_module
 from memplan.diagnosing.measure import find_measurer, taken_flags
 from memplan.errors import ProgramError
 
-pytestmark = pytest.mark.slow
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="shell scripts stand in for llama.cpp's programs")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="shell scripts stand in for llama.cpp's programs"),
+]
 
 VERSION = "version: v0.5.0 (build 11200, commit 5f0c2b1de)"
 DEVICES = "Available devices:\n  CUDA0: NVIDIA RTX PRO 6000 Blackwell Workstation Edition (97886 MiB, 97250 MiB free)"

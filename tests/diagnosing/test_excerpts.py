@@ -37,6 +37,7 @@ def test_a_compute_capability_that_is_none() -> None:
     diagnose(load, MODEL)
 
 
+@pytest.mark.slow
 def test_hundreds_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates end with the nodes that are allowed; the cause and what was found so far are said."""
     model = MODELS["deepseek-v4-flash"]
