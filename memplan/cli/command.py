@@ -94,7 +94,7 @@ class Shared:
     --filled: Tokens that each slot holds when the run time is counted; all that it can hold by default. With it buffers
         are those of a server that has loaded, which differ a little from what llama.cpp plans, and its file is mapped
         (CPU_Mapped).
-    --reserve: What should be left on every GPU, or on each, for what no rule has: the code of kernels, loaded as they
+    --reserve: What should be left on every GPU, or on each, for what has no rule: the code of kernels, loaded as they
         are used. By default 300 on a CUDA device; with less left it is tight.
     """
 

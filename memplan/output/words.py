@@ -173,7 +173,7 @@ def outside_buffers(estimates: Iterable[Estimate]) -> list[str]:
 
 def scratch_of(devices: Sequence[str]) -> str:
     """That what kernels take on some devices is not counted."""
-    return f"the scratch of kernels on {' and '.join(devices)}, which no rule has"
+    return f"the scratch of kernels on {' and '.join(devices)}, for which there is no rule"
 
 
 def outside_notes(estimates: Iterable[Estimate]) -> list[str]:

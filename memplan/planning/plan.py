@@ -319,14 +319,16 @@ def _notes(
     if dense and touched:
         yield (
             f"{_count(len(layout.host), 'feed-forward tensor')} of {_count(len(touched), 'layer')}"
-            f" {'is' if len(layout.host) == 1 else 'are'} on the host besides: each such layer costs two splits a token"
+            f" {'is' if len(layout.host) == 1 else 'are'} on the host besides: each such layer costs two changes of"
+            " device a token"
         )
     elif on_host.experts:
         yield (
             f"{mib(total - on_host.expert_bytes)} of {mib(total)} of experts{free} are on GPUs; {on_host.experts} of"
             f" {_count(sum(share.experts for share in shares), 'expert tensor')}{free}"
             f" {'is' if on_host.experts == 1 else 'are'} on the host, in"
-            f" {_count(len(touched) + min(layout.first, n_layer), 'layer')}, each of which costs two splits a token"
+            f" {_count(len(touched) + min(layout.first, n_layer), 'layer')}, each of which costs two changes of device"
+            " a token"
         )
     elif total:
         yield f"every expert{free} is on a GPU"

@@ -27,7 +27,7 @@ host                  1,015       3      33 131,072        130,021
 fits: 405 MiB left on CUDA1, the least of 3 GPUs
 - host memory: 1,051 MiB
 - not included: the CUDA context and the code of kernels (see --reserve), the
-  scratch of kernels on the CPU, which no rule has
+  scratch of kernels on the CPU, for which there is no rule
 """
 
 
@@ -91,7 +91,7 @@ def test_a_refusal_shows_kind_words_and_mend_and_no_table() -> None:
 def test_what_is_not_exact_or_not_included_is_said() -> None:
     text = render_table(replace(made_up("-c 4096 --mmproj p.gguf"), approximate="a guess"), width=120)
     assert "not exact: a guess" in text
-    assert "no rule has, the projector and" in text
+    assert "there is no rule, the projector and" in text
 
 
 def test_a_hostile_model_name_stays_text() -> None:

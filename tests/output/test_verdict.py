@@ -79,7 +79,8 @@ def test_cells_of_tables_say_what_comes_at_run_time() -> None:
     assert verdict_cell(full) == ("fits, but for run time and is tight", "yellow")
     assert "not modelled there; it is tight, with less left than 1,024 MiB (--reserve): 405 MiB" in verdict_line(full)
     assert closing_notes([unknown]) == [
-        "not included: what the GPU's driver keeps for itself, the scratch of kernels on Vulkan0, which no rule has"
+        "not included: what the GPU's driver keeps for itself, the scratch of kernels on Vulkan0, for which there is no"
+        " rule"
     ]
 
 
