@@ -220,6 +220,17 @@ def swa_layers(k: Keys, n_all: int) -> tuple[bool, ...]:
     return tuple([*given, *(False,) * n_all][:n_all])
 
 
+GATINGS: Mapping[int, str] = {1: "SOFTMAX", 2: "SIGMOID", 3: "SOFTMAX_WEIGHT", 4: "SQRT_SOFTPLUS"}
+"""How experts are weighted, by ``expert_gating_func``."""
+
+
+def expert_gating(k: Keys, default: int = 0) -> str:
+    """How experts are weighted; ``default``: the number where the file says 0 or nothing. Raises BadHyperParameter."""
+    gating = k.u32("expert_gating_func", 0) or default
+    k.check(gating in GATINGS, f"expert_gating_func is {gating}, which llama.cpp does not know")
+    return GATINGS[gating]
+
+
 def _n_vocab(metadata: Mapping[str, object], k: Keys) -> int:
     """Tokens of the vocabulary: the token list's length, or ``vocab_size`` where there is no tokenizer.
 

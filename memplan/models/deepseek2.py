@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.ggml import ops
 from memplan.llama.graph.base import NORM, H
-from memplan.llama.graph.feed_forward import GATINGS
-from memplan.llama.hparams import HParams, common
+from memplan.llama.hparams import HParams, common, expert_gating
 from memplan.llama.memory.base import Memory
 from memplan.llama.weights import Have, Wanted, ffn, gate_up_exps
 from memplan.models.base import Architecture, Cuts, ModelGraph
@@ -58,11 +57,9 @@ def latent_fields(k: Keys, release: Release, nextn_since: int = 0) -> dict[str, 
     """The fields of ``LatentHParams`` by name."""
     fields = common(k, release, nextn_since)
     n_all = fields["n_layer_all"]
-    gating = k.u32("expert_gating_func", 0)
-    if gating == 0:  # files from before the key: GLM-4.7-Flash has sigmoids
-        lite = fields["n_layer_all"] - fields["n_layer_nextn"] in (47, 48) and fields["n_vocab"] == 154880
-        gating = 2 if lite else 1
-    k.check(gating in GATINGS, f"expert_gating_func is {gating}, which llama.cpp does not know")
+    # files from before the key: GLM-4.7-Flash has sigmoids
+    flash = n_all - fields["n_layer_nextn"] in (47, 48) and fields["n_vocab"] == 154880
+    gating = expert_gating(k, 2 if flash else 1)
     head_k, head_v = k.u32("attention.key_length_mla", 0), k.u32("attention.value_length_mla", 0)
     k.check(head_k > 0 and head_v > 0, "attention.key_length_mla is missing, so the file is of before latent attention")
     k.check(head_k > fields["n_rot_full"], f"heads of {head_k} have no part that is not rotated")
@@ -76,7 +73,7 @@ def latent_fields(k: Keys, release: Release, nextn_since: int = 0) -> dict[str, 
         "n_expert_shared": k.u32("expert_shared_count"),
         "expert_weights_scale": k.f32("expert_weights_scale", 0.0),
         "expert_weights_norm": k.flag("expert_weights_norm", False),
-        "gating": GATINGS[gating],
+        "gating": gating,
         "scales_queries": k.f32("attention.temperature_scale", 0.0) != 0.0,
     }
 
@@ -149,7 +146,7 @@ class LatentGraph(ModelGraph[H]):
 class DeepSeek2Graph(LatentGraph[LatentHParams]):
     """``llama_model_deepseek2::graph``."""
 
-    unscaled: tuple[str, ...] = ("ffn_",)
+    unscaled: tuple[str, ...] = ("ffn_", "output")
 
     def head(self) -> Tensor:
         """Embeddings."""
@@ -177,16 +174,11 @@ class DeepSeek2Graph(LatentGraph[LatentHParams]):
         cur = self.cb(self.norm(ffn_inp, self.w(il, "ffn_norm"), il), "ffn_norm", il)
         return self.cb(ops.add(self.feed_forward(cur, il), ffn_inp), "l_out", il)
 
-    def build_output(self, cur: Tensor) -> Tensor:
-        """As all, but that no scale is looked for beside the last product."""
-        cur = self.cb(self.norm(cur, self.leaf("output_norm.weight"), -1), "result_norm", -1)
-        cur = self.cb(ops.mul_mat(self.leaf("output.weight"), cur), "result_output", -1)
-        self.graph.expand(cur)
-        return cur
-
 
 class LatentMTPGraph(MTPHead[LatentHParams], DeepSeek2Graph):
     """``llama_model_deepseek2::graph_mtp``, and those of DeepSeek-V3.2 and GLM-5, which attend to all keys, too."""
+
+    unscaled: tuple[str, ...] = ("ffn_",)
 
 
 def latent_memory(build: CacheBuilder, layers: range) -> Memory:

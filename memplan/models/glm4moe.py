@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
-from memplan.llama.graph.feed_forward import GATINGS
-from memplan.llama.hparams import HParams, common
+from memplan.llama.hparams import HParams, common, expert_gating
 from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.mtp import MTPBlock, MTPHead, drafting_block
@@ -105,8 +104,7 @@ class Glm4Moe(Architecture[Glm4MoeHParams]):
         n_ff_exp = k.u32_a_layer("expert_feed_forward_length", fields["n_layer_all"])[0]
         k.f32("attention.layer_norm_rms_epsilon")
         shared = k.u32("expert_shared_count")
-        gating = k.u32("expert_gating_func", 0) or 2
-        k.check(gating in GATINGS, f"expert_gating_func is {gating}, which llama.cpp does not know")
+        gating = expert_gating(k, 2)
         k.check(fields["n_expert"] > 0 and fields["n_expert_used"][0] > 0, "there must be experts, some of them used")
         k.check(shared > 0, "expert_shared_count is 0, and the graph has shared experts")
         sections = k.value("rope.dimension_sections")
@@ -117,7 +115,7 @@ class Glm4Moe(Architecture[Glm4MoeHParams]):
             n_expert_shared=shared,
             expert_weights_scale=k.f32("expert_weights_scale", 0.0),
             expert_weights_norm=k.flag("expert_weights_norm", False),
-            gating=GATINGS[gating],
+            gating=gating,
             sections=k.u32_a_layer("rope.dimension_sections", 4) if sections is not None else (),
         )
 

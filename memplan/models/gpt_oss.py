@@ -42,8 +42,8 @@ class GptOssGraph(KVGraph[GptOssHParams]):
         q = self.cb(self.rope(q, self.inp_pos, il), "Qcur", il)
         k = self.cb(self.rope(k, self.inp_pos, il), "Kcur", il)
         cur = self.cb(self.build_attn(self.inp_attn, q, k, v, il), "attn_out", il)
-        if self.is_last(il) and not self.release.gpt_oss_hidden_states_of_all:
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        if not self.release.gpt_oss_hidden_states_of_all:
+            cur, inp = self.rows_asked_for(il, cur, inp)
         ffn_inp = yield self.cb(ops.add(cur, inp), "ffn_inp", il)
         cur = self.cb(self.norm(ffn_inp, self.w(il, "post_attention_norm"), il), "attn_post_norm", il)
         cur = self.build_moe_ffn(cur, il, gating="SOFTMAX_WEIGHT", act="SWIGLU_OAI", norm_w=False)

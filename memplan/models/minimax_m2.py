@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
-from memplan.llama.graph.feed_forward import GATINGS
-from memplan.llama.hparams import HParams, common
+from memplan.llama.graph.attention import Attention
+from memplan.llama.hparams import HParams, common, expert_gating
 from memplan.llama.weights import Have, Wanted, ffn, qkv
 from memplan.models.base import Architecture, Cuts, KVGraph
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.keys import Keys
     from memplan.releases import Release
-
-
-QKV_SINCE = 10909
-"""The first build seen, after v0.4.0, that has ``build_qkv`` called, which uses scales."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +31,7 @@ class MiniMaxM2HParams(HParams):
 class MiniMaxM2Graph(KVGraph[MiniMaxM2HParams]):
     """``llama_model_minimax_m2::graph``."""
 
-    @property
-    def unscaled(self) -> tuple[str, ...]:
-        """Scales of the feed-forward part, and before one piece made queries, keys and values, of these."""
-        return ("ffn_",) if self.release.build >= QKV_SINCE else ("ffn_", "attn_q", "attn_k", "attn_v")
+    unscaled = Attention.unscaled_rows
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention, then experts."""
@@ -77,9 +70,7 @@ class MiniMaxM2(Architecture[MiniMaxM2HParams]):
         fields = common(k, release)
         k.f32("attention.layer_norm_rms_epsilon")
         k.u32_a_layer("expert_feed_forward_length", fields["n_layer_all"])
-        gating = k.u32("expert_gating_func", 0)
-        k.check(gating in GATINGS, f"expert_gating_func is {gating}, which llama.cpp does not know")
-        return MiniMaxM2HParams(**fields, gating=GATINGS[gating])
+        return MiniMaxM2HParams(**fields, gating=expert_gating(k))
 
     def block(self, hp: MiniMaxM2HParams, have: Have, il: int, release: Release) -> Iterator[Wanted]:
         """A layer's weights (``load_arch_tensors``)."""

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from memplan.ggml import ops
 from memplan.gguf.types import F16, F32, I32, I64
 from memplan.llama.graph import AttnInputs
-from memplan.llama.graph.feed_forward import GATINGS
-from memplan.llama.hparams import HParams, common
+from memplan.llama.hparams import HParams, common, expert_gating
 from memplan.llama.memory.base import Memory
 from memplan.llama.memory.kv import cells_read
 from memplan.llama.weights import Have, Wanted, ffn, qkv
@@ -243,8 +242,8 @@ class MiniMaxM3(Architecture[MiniMaxM3HParams]):
         """``load_arch_hparams``."""
         fields = common(k, release)
         k.f32("attention.layer_norm_rms_epsilon")
-        gating, block = k.u32("expert_gating_func"), k.u32("attention.indexer.block_size")
-        k.check(gating in GATINGS, f"expert_gating_func is {gating}, which llama.cpp does not know")
+        k.u32("expert_gating_func")
+        block = k.u32("attention.indexer.block_size")
         k.check(block > 0, "attention.indexer.block_size is zero")
         k.u32("attention.indexer.local_blocks")
         return MiniMaxM3HParams(
@@ -254,7 +253,7 @@ class MiniMaxM3(Architecture[MiniMaxM3HParams]):
             n_expert_shared=k.u32("expert_shared_count"),
             expert_weights_scale=k.f32("expert_weights_scale", 0.0),
             expert_weights_norm=k.flag("expert_weights_norm", False),
-            gating=GATINGS[gating],
+            gating=expert_gating(k),
             indexer_n_head=k.u32("attention.indexer.head_count"),
             indexer_head_size=k.u32("attention.indexer.key_length"),
             indexer_top_k=k.u32("attention.indexer.top_k"),

@@ -69,8 +69,8 @@ class NemotronHGraph(ModelGraph[NemotronHHParams], Mamba[NemotronHHParams]):
             cur = self.cb(self.build_attn(self.inp_attn, q, k, v, il), "attn_out", il)
         else:
             cur = self.cb(self.build_ffn_layer(cur, il), "l_out", il)
-        if self.is_last(il) and not self.release.nemotron_hidden_states_of_all:
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        if not self.release.nemotron_hidden_states_of_all:
+            cur, inp = self.rows_asked_for(il, cur, inp)
         return self.cb(ops.add(cur, inp), "nemotron_h_block_out", il), *rs
 
     def tail(self, *given: Tensor) -> Tensor:

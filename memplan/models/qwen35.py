@@ -80,8 +80,8 @@ class DeltaNetGraph(ModelGraph[H], DeltaNet[H]):
         cur = self.cb(self.norm(inp, self.w(il, "attn_norm"), il), "attn_norm", il)
         self.graph.expand(cur)
         cur = self.build_layer_attn_linear(rs, cur, il) if self.hp.is_recr[il] else self.build_layer_attn(cur, il)
-        if self.is_last(il) and not self.hidden_states_of_all:
-            cur, inp = ops.get_rows(cur, self.inp_out_ids), ops.get_rows(inp, self.inp_out_ids)
+        if not self.hidden_states_of_all:
+            cur, inp = self.rows_asked_for(il, cur, inp)
         residual, *rs = yield (self.cb(ops.add(cur, inp), "attn_residual", il), *rs)
         cur = self.cb(self.norm(residual, self.w(il, "post_attention_norm"), il), "attn_post_norm", il)
         cur = self.cb(self.build_layer_ffn(cur, il), "ffn_out", il)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from memplan.ggml import ops
 from memplan.ggml.tensor import FLAG_OUTPUT
-from memplan.llama.graph.feed_forward import GATINGS
-from memplan.llama.hparams import HParams, common, swa_layers
+from memplan.llama.graph.attention import Attention
+from memplan.llama.hparams import HParams, common, expert_gating, swa_layers
 from memplan.llama.weights import Have, Wanted, ffn, nextn, qkv, rope_factors
 from memplan.models.base import Architecture, Cuts, KVGraph
 from memplan.models.mtp import MTPBlock, MTPHead
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
     from memplan.llama.keys import Keys
     from memplan.releases import Release
-
-
-QKV_SINCE = 10909
-"""The first build seen, after v0.4.0, that has ``build_qkv`` called, which uses scales."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +39,7 @@ class Step35HParams(HParams):
 class Step35Graph(KVGraph[Step35HParams]):
     """``llama_model_step35::graph``."""
 
-    @property
-    def unscaled(self) -> tuple[str, ...]:
-        """Scales of the feed-forward part, and before one piece made queries, keys and values, of these."""
-        return ("ffn_",) if self.release.build >= QKV_SINCE else ("ffn_", "attn_q", "attn_k", "attn_v")
+    unscaled = Attention.unscaled_rows
 
     def layer(self, il: int, *given: Tensor) -> Cuts:
         """Attention with a gate, then a dense layer or experts."""
@@ -124,8 +117,7 @@ class Step35(Architecture[Step35HParams]):
         k.f32("attention.layer_norm_rms_epsilon")
         fields["n_rot_full"] //= 2  # full attention turns half of what the file says
         n_ff_exp = k.u32_a_layer("expert_feed_forward_length", n_all)[0]
-        gating = k.u32("expert_gating_func", 0) or 2
-        k.check(gating in GATINGS, f"expert_gating_func is {gating}, which llama.cpp does not know")
+        gating = expert_gating(k, 2)
         fields |= {"n_swa": k.u32("attention.sliding_window"), "is_swa": swa_layers(k, n_all)}
         return Step35HParams(
             **fields,
@@ -133,7 +125,7 @@ class Step35(Architecture[Step35HParams]):
             n_ff_shexp=k.u32("expert_shared_feed_forward_length", 0),
             expert_weights_scale=k.f32("expert_weights_scale", 0.0),
             expert_weights_norm=k.flag("expert_weights_norm", False),
-            gating=GATINGS[gating],
+            gating=gating,
             swiglu_clamp_exp=k.f32_a_layer("swiglu_clamp_exp", n_all, 0.0),
             swiglu_clamp_shexp=k.f32_a_layer("swiglu_clamp_shexp", n_all, 0.0),
         )

@@ -15,6 +15,9 @@ from memplan.gguf.types import F16, F32, I64
 from memplan.llama.graph.base import GraphBase, H
 from memplan.llama.memory.kv import KVCache
 
+ROWS_SCALED_SINCE = 10909
+"""The first build seen, after v0.4.0, in which what asks for rows of queries, keys and values calls ``build_qkv``."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttnInputs:
@@ -80,6 +83,11 @@ class Attention(GraphBase[H]):
         starts = [biased.type.row_size(sum(widths[:i])) for i in range(len(widths))]
         views = [ops.view_2d(biased, w, n, biased.nb[1], at) for w, at in zip(widths, starts, strict=True)]
         return [ops.cont(view) for view in views]
+
+    @property
+    def unscaled_rows(self) -> tuple[str, ...]:
+        """``unscaled`` of Step-3.5 and MiniMax-M2: what the feed-forward part reads, and once what makes such rows."""
+        return ("ffn_",) if self.release.build >= ROWS_SCALED_SINCE else ("ffn_", "attn_q", "attn_k", "attn_v")
 
     def build_attn_inp_kv(self, cache: KVCache) -> AttnInputs:
         """Where the batch's keys and values go, and which cells each token sees (``build_attn_inp_kv``)."""

@@ -12,9 +12,6 @@ from memplan.llama.graph.base import GraphBase, H
 _NO_LIMIT = 1e-6
 """Limits of a gated unit that are at most this are none."""
 
-GATINGS = {1: "SOFTMAX", 2: "SIGMOID", 3: "SOFTMAX_WEIGHT", 4: "SQRT_SOFTPLUS"}
-"""How experts are weighted, by ``expert_gating_func``."""
-
 _GATED = {"SILU": "SWIGLU", "GELU": "GEGLU", "RELU": "REGLU", "SWIGLU_OAI": "SWIGLU_OAI"}
 
 
