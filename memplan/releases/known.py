@@ -1,7 +1,8 @@
-"""The builds that are modelled, oldest first: with ``other_backends`` the only place that knows build numbers.
+"""The builds that are modelled, oldest first.
 
-Each entry says what its source does differently from the one before. Those with a name of their own in the package are
-releases of which a real llama.cpp was asked; ``_read`` makes those between them of which the source alone was read.
+Beside it build numbers stand in ``other_backends`` and ``cuda_pools``, and with rules that one build alone decides
+(``..._SINCE``). Each entry says what its source does differently from the one before: ``_asked`` makes those of which a
+real llama.cpp was asked, ``_read`` those between them of which the source alone was read.
 """
 
 from __future__ import annotations
@@ -129,8 +130,7 @@ _B10159 = _read(
     10142,
     "The last node of each layer stays on the layer's device, and attention no longer follows its sinks. So there are"
     " fewer splits. What the feed-forward's hyper-connection hands on is computed before the experts. GLM-5's"
-    " indexer is"
-    " used, with a cache of its own.",
+    " indexer is used, with a cache of its own.",
     sinks_place_attention=False,
     gpt_oss_hidden_states_of_all=True,
 )
@@ -152,8 +152,8 @@ _B10216 = _read(
     10216,
     10204,
     "K and V caches of DeepSeek-V4, and of models with latent attention, must have the same type, and a quantised V"
-    " cache turns flash attention on where that is left to llama.cpp. Qwen3.5's MTP blocks,"
-    " Step-3.5's and GLM-5's are loaded for drafts alone.",
+    " cache turns flash attention on where that is left to llama.cpp. Qwen3.5's MTP blocks, Step-3.5's and"
+    " GLM-5's are loaded for drafts alone.",
     equal_cache_types=True,
     skips_mtp_blocks=True,
 )
@@ -176,8 +176,7 @@ _B10240 = _read(
     10240,
     10235,
     "Metal has the fused indexer. Qwen3-Next works on all tokens up to its last norm, which drafts read."
-    " DeepSeek-V3.2's"
-    " MTP blocks have no caches where nothing drafts.",
+    " DeepSeek-V3.2's MTP blocks have no caches where nothing drafts.",
     qwen3next_hidden_states_of_all=True,
 )
 _B10248 = _read(
@@ -326,8 +325,8 @@ _B11149 = _read(
     11149,
     11063,
     "CUDA keeps the tensors of the experts' top-k gating as well, so a few compute buffers grow. One-token attention"
-    " over many or large heads takes another kernel."
-    " In Mistral 4, experts are asked for in f32, which the CPU computes.",
+    " over many or large heads takes another kernel. In Mistral 4, experts are asked for in f32, which the CPU"
+    " computes.",
     cuda_keeps_topk_inputs=True,
     cuda_fa_mma_decode=True,
 )

@@ -201,7 +201,7 @@ class StepFinder:
 
     # --- copies -------------------------------------------------------------------------------------------------------
 
-    def _newsame_layout(self, source: int) -> int:
+    def _new_copy(self, source: int) -> int:
         """An id for a copy; under pipelining copies are never freed (``ggml_set_output``)."""
         i = len(self.children)
         self.sources.append(source)
@@ -221,7 +221,7 @@ class StepFinder:
         srcs: dict[int, list[int]] = {}
         for split in self.schedule.splits:
             for source in split.inputs:
-                self.copies[source, split.backend] = self._newsame_layout(source)
+                self.copies[source, split.backend] = self._new_copy(source)
                 self.children[source] += 1
         for i, j, old in self.schedule.copies:
             new = self.copies[old, homes[i]]
@@ -247,12 +247,12 @@ class StepFinder:
                 self.kept[i] = True
                 self._place(i, homes[i])
                 for _ in range(self.n_copies - 1):
-                    self._place(self._newsame_layout(i), homes[i])
+                    self._place(self._new_copy(i), homes[i])
             for split in self.schedule.splits:
                 for source in split.inputs:
                     self._place(self.copies[source, split.backend], split.backend)
                     for _ in range(self.n_copies - 1):
-                        self._place(self._newsame_layout(source), split.backend)
+                        self._place(self._new_copy(source), split.backend)
         for i in self.structure.leafs:
             if not self.owned[i]:
                 self._place(i, homes[i])

@@ -29,7 +29,6 @@ Answers = tuple["bool | None", ...]
 Asked = dict[tuple[int, int], Answers]
 """What backends said, by the part's position and the backend."""
 
-
 Expanded = tuple["array[int] | None", int, tuple[tuple[int, Answers], ...], bool]
 """The backends of nodes in a row, None where none was changed; the last node's; what backends were asked; and whether
 a node is left without one."""
