@@ -311,6 +311,7 @@ def test_a_file_without_mtp_blocks_names_the_type_that_it_drafts_by() -> None:
     assert refused is not None and "--spec-type draft-dspark" in refused.fix
 
 
+@pytest.mark.slow
 def test_reserved_anew_or_not_the_main_context_probes_once() -> None:
     case = next(case for case in CASES if case["id"] == "m0062")
     found = answer(question(case)).estimate

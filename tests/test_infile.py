@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 RIG = b'[[gpus]]\nname = "RTX 3090"\n'
 LOG = b"a line\n" * 100_000
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")]
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from scripts.schemas import FOLDER, SCHEMAS, written
 from tests.cli.test_verify import fit_params
 from tests.estimates import MIB
 
+pytestmark = pytest.mark.slow
+
 TOP = Path(__file__).parent.parent
 LOGS = TOP / "tests" / "data" / "logs"
 TYPES: dict[str, Any] = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}

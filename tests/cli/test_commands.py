@@ -23,6 +23,7 @@ def test_help_lists_the_commands(line: list[str], capsys: pytest.CaptureFixture[
     assert err == ""
 
 
+@pytest.mark.slow
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     out = capsys.readouterr().out

@@ -109,6 +109,7 @@ def test_loads_that_differ_in_one_thing_are_explained_each(capsys: pytest.Captur
     assert out.count("cause (") == 2 and "the same load" not in out
 
 
+@pytest.mark.slow
 def test_a_command_line_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
@@ -122,6 +123,7 @@ def test_a_command_line_after_the_log(capsys: pytest.CaptureFixture[str], tmp_pa
         assert load["model"] == "deepseek-v4-flash:antirez-q2" and load["args"][2:4] == ["-c", "4096"]
 
 
+@pytest.mark.slow
 def test_flags_after_the_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("ggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 433158272\n")

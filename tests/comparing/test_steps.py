@@ -12,6 +12,8 @@ from memplan.output.compare import moved_here
 from memplan.question import Question
 from memplan.rig import parse_gpus
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 EMBEDDING = 297861120
 """Bytes of the token embeddings, in q4_K."""

@@ -11,6 +11,8 @@ from memplan.output.run_time import decides, render_run_time
 from memplan.question import Question
 from memplan.rig import parse_gpus
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

@@ -15,6 +15,7 @@ EXAMPLES = {"http": 40, "log": 60, "diagnosis": 40, "flags": 300, "pattern": 200
 SLOW = 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_input_is_a_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("HF_ENDPOINT", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):

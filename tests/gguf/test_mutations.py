@@ -15,6 +15,8 @@ from memplan.gguf.header import Header
 from memplan.gguf.source import Source, read_header
 from tests.gguf import writer
 
+pytestmark = pytest.mark.slow
+
 SOUND = {
     "small": writer.small(),
     "v2": writer.header(writer.SMALL_KEYS, writer.SMALL_TENSORS, version=2),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def kept(value: Any, kind: str) -> object:
     return tuple(value) if len(value) <= ARRAY_LIMIT else SkippedArray(kind[4:-1], len(value))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(KEYS, TENSORS, st.sampled_from([2, 3]), st.sampled_from([1, 8, 32, 4096]))
 def test_round_trip(keys: list[Key], tensors: list[Tensor], version: int, alignment: int) -> None:

@@ -117,6 +117,7 @@ def test_a_file_stands_in_the_place_of_its_line(tmp_path: Path) -> None:
         assert open_line(word) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [

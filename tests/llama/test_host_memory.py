@@ -62,6 +62,7 @@ def test_vulkan_copies_through_a_buffer_as_large_as_the_tensor() -> None:
     assert found("--no-mmap", card).host.loading == 4 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ubatch", "refused"), [(512, False), (1024, True), (2048, True)])
 def test_memory_that_the_driver_does_not_pin(ubatch: int, refused: bool) -> None:
     """A public report of build 10603 on a Strix Halo has the warning at 1024 and 2048, and not at 512."""

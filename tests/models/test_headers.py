@@ -35,6 +35,7 @@ def others(value: Value) -> Iterator[Value]:
         yield from (value[:-1], tuple(reversed(value)), (value[0],) * len(value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gemma4-e4b", "gpt-oss-20b", "step35-flash", "llama4-maverick"])
 def test_any_number_gets_an_answer_or_an_error(model: str) -> None:
     h = header(model)

@@ -14,6 +14,8 @@ from memplan.models.open import open_model
 from memplan.models.raw import header_file, raw_headers
 from tests.gguf import writer
 
+pytestmark = pytest.mark.slow
+
 SMALL = writer.small()
 
 

@@ -7,6 +7,8 @@ import pytest
 import memplan
 from tests.golden import builtin
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ("-c", "65536", "-np", "1")
 
 

@@ -11,6 +11,8 @@ from memplan.planning.plan import Plan
 from memplan.planning.problem import MIB
 from memplan.rig import parse_gpus
 
+pytestmark = pytest.mark.slow
+
 RTX_3060, RTX_3090 = "RTX 3060:12288:11888", "RTX 3090:24268:23868"
 
 

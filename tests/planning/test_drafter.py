@@ -14,6 +14,8 @@ from memplan.planning.speed import find_bandwidths
 from memplan.question import Question
 from memplan.rig import parse_gpus
 
+pytestmark = pytest.mark.slow
+
 MODEL, DRAFTER = builtin_header("deepseek-v4-flash"), builtin_header("deepseek-v4-flash-dspark")
 LINE = ["-c", "16384", "-np", "1"]
 

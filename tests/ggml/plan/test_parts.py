@@ -193,6 +193,7 @@ def scheds(kind: type[ToyBackend], refuses: frozenset[str], parallel: bool) -> S
     return Sched(backends, [b.buft for b in backends], parallel, True)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     cases(),

@@ -77,6 +77,7 @@ def questions(draw: st.DrawFn) -> tuple[str, list[str], int, tuple[str, ...], st
     return draw(st.sampled_from(sorted(RECIPES))), args, n_gpus, denied, release
 
 
+@pytest.mark.slow
 @settings(max_examples=24, deadline=None)
 @given(questions())
 def test_quick_and_plain_agree(question: tuple[str, list[str], int, tuple[str, ...], str]) -> None:
