@@ -14,7 +14,7 @@ from memplan.diagnosing.diagnosis import diagnose, diagnose_all
 from memplan.diagnosing.flags_seen import seen_flags
 from memplan.diagnosing.guessing import layer_bytes, split_of
 from memplan.diagnosing.result import Given
-from memplan.diagnosing.rigs import rig_of
+from memplan.diagnosing.rigs import other_gpus, rig_of
 from memplan.errors import FlagError, UnknownRelease
 from memplan.estimator import answer
 from memplan.models.builtin import builtin_header
@@ -139,10 +139,6 @@ def test_a_split_is_found_by_the_weights() -> None:
     assert split_of(load, layer_bytes(header), ["-cmoe"]) is None
 
 
-ANSWERS = answers_module.Answers()
-"""What is asked about the same load with GPUs that are the log's under another name."""
-
-
 @pytest.mark.parametrize(
     ("gpus", "differs"),
     [
@@ -156,14 +152,21 @@ ANSWERS = answers_module.Answers()
         (["7*RTX 3090", "RTX 3060"], "in the log CUDA7 is"),
     ],
 )
-def test_gpus_that_cannot_be_the_logs_are_said_and_the_logs_are_taken(gpus: list[str], differs: str) -> None:
+def test_gpus_that_cannot_be_the_logs_are_known(gpus: list[str], differs: str) -> None:
     (load,) = loads(text("r8-one-card-short"))
-    found = diagnose(load, Given(rig=parse_gpus(gpus)), ANSWERS)
+    found = other_gpus(load, parse_gpus(gpus))
+    assert differs in found and bool(found) == bool(differs)
+
+
+@pytest.mark.parametrize("gpus", ["RTX 3090", "8*RTX 3090"])
+def test_in_place_of_gpus_that_cannot_be_meant_the_logs_are_taken(gpus: str) -> None:
+    (load,) = loads(text("r8-one-card-short"))
+    found = diagnose(load, Given(rig=parse_gpus([gpus])))
     assert found.agrees
     notes = [note for note in found.notes if "are not the log's" in note]
-    assert len(notes) == bool(differs)
-    if differs:
-        assert differs in notes[0] and notes[0].endswith("the log's are taken")
+    assert len(notes) == (gpus == "RTX 3090")
+    if notes:
+        assert "the log has 8 GPUs" in notes[0] and notes[0].endswith("the log's are taken")
         assert found.cause == diagnosis("r8-one-card-short").cause
 
 
