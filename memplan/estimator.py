@@ -116,7 +116,8 @@ def answer(question: Question, plain: bool = False) -> Answer:
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
     keys = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)
     if release.asked and not model.arch.asked(release):
-        read = f"{release.name} was asked about other architectures alone; {model.arch.name} goes by its source"
+        compared = f"{release.name} was compared with llama.cpp for other architectures alone"
+        read = f"{compared}; {model.arch.name} is as its source has it"
         keys = "; ".join(filter(None, (read, keys)))
     graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
     elsewhere = found.elsewhere and (

@@ -63,7 +63,7 @@ def test_recurrent_states_are_gathered_once(model: str, own_rows: bool) -> None:
 
 
 def test_such_answers_say_that_they_were_read() -> None:
-    read = "b11434 was asked about other architectures alone; qwen3moe goes by its source"
+    read = "b11434 was compared with llama.cpp for other architectures alone; qwen3moe is as its source has it"
     for model, said in (("qwen3-30b-a3b", read), ("deepseek-v4-flash", "")):
         flags = parse_flags(["-c", "4096"])
         found = answer(Question.of(builtin_header(model), flags, Rig(()), "b11434")).estimate
