@@ -21,7 +21,7 @@ from memplan.llama.flags import parse_flags
 app = typer.Typer(**APP)
 side = typer.Typer(**APP)
 
-_EXPERTS = same_setting("-cmoe") | same_setting("-ncmoe")
+_EXPERTS = same_setting("-cmoe", "-ncmoe")
 """Which experts are on the host: one of these replaces the other, where for llama-server both would hold."""
 
 TWICE = ("llama", "app", *PATHS)

@@ -8,7 +8,6 @@ from typing import Final
 
 from memplan.diagnosing.answers import Answers
 from memplan.diagnosing.figures import nodes_of, rows_of
-from memplan.diagnosing.flags_seen import without_flags
 from memplan.diagnosing.guessing import weights_on
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.meanings import Cause
@@ -18,6 +17,8 @@ from memplan.diagnosing.result import Diagnosis, Given
 from memplan.diagnosing.subject import Subject
 from memplan.diagnosing.verdict import cause_of, need_of
 from memplan.errors import MemplanError
+from memplan.llama.flag_fields import same_setting
+from memplan.llama.flag_words import without
 from memplan.releases import LATEST
 from memplan.result import Estimate
 
@@ -89,7 +90,7 @@ def _mends(subject: Subject, predicted: Estimate | None, cause: Cause) -> tuple[
     known: dict[Variant, Estimate | None] = {}
 
     def argv(variant: Variant) -> list[str]:
-        words = without_flags(subject.seen.argv, variant.drop)
+        words = without(subject.seen.argv, same_setting(*variant.drop))
         return [*variant.args, *words] if variant.first else [*words, *variant.args]
 
     def attempt(variant: Variant) -> Estimate | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from memplan.diagnosing.log import Load, Stage
+from memplan.diagnosing.log import CUDA, Load, Stage
 from memplan.diagnosing.meanings import from_words
 from memplan.result import BufferUse, Estimate
 
 _MIB: Final = 1 << 20
-_CUDA: Final = re.compile(r"CUDA\d{1,3}")
 _PREDICTED: Final = frozenset(
     {
         "k-v-types-differ",
@@ -92,7 +90,7 @@ def _rows(load: Load, buffers: Mapping[str, BufferUse]) -> Iterator[Row]:
         parts = {"model": load.model, "context": caches, "compute": load.compute}
     for part, sizes in parts.items():
         for name, mib in sorted(sizes.items()):
-            if not _CUDA.fullmatch(name) and part != "compute":
+            if not CUDA.fullmatch(name) and part != "compute":
                 continue  # weights and caches on the host go by other names when they are mapped
             use = buffers.get(name)
             yield Row(name, part, round(mib * _MIB), getattr(use, part) if use is not None else 0)

@@ -8,22 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from memplan.diagnosing.log import Load
+from memplan.diagnosing.log import CUDA, Load
 from memplan.errors import MemplanError
 from memplan.llama.flag_fields import NAMES_MODEL, same_setting
-from memplan.llama.flag_words import arity, normalized, split_words
+from memplan.llama.flag_words import arity, normalized, split_words, without
 from memplan.llama.flags import parse_flags
 
-CUDA: Final = re.compile(r"CUDA(\d{1,3})")
 EXPERTS: Final = re.compile(r"blk\.(\d+)\.ffn_(?:up|down|gate)(?:_ch)?_exps")
 BLOCK: Final = re.compile(r"blk\.(\d+)\.")
-_OVERRIDES: Final = same_setting("-ot") | same_setting("-cmoe") | same_setting("-ncmoe")
 _TYPES: Final = re.compile(r"different K \((\w{1,10})\) and V \((\w{1,10})\) cache types")
-_SUMMED: Final = frozenset[str]().union(
-    *(same_setting(flag) for flag in ("-ot", "-otd", "--override-kv", "--rpc", "--lora", "--lora-scaled"))
-)
+_SUMMED: Final = same_setting("-ot", "-otd", "--override-kv", "--rpc", "--lora", "--lora-scaled")
 """Flags of which each counts, however many there are."""
-_PLACES: Final = _OVERRIDES | same_setting("-ncffn")
+_PLACES: Final = same_setting("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +73,7 @@ def _command(command: Sequence[str]) -> tuple[str, list[str]]:
         count = arity(words[0]) if words[0].startswith("-") else None
         if count is None or len(words) <= count:
             break
-        flag = normalized(words[0])
-        if flag not in ("-m", "--model", "-mu", "--model-url", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"):
+        if normalized(words[0]) not in NAMES_MODEL:
             argv += words[: 1 + count]
         del words[: 1 + count]
     try:
@@ -94,38 +89,17 @@ def named_model(command: Sequence[str]) -> str:
     return next((words[1] for words in flags if normalized(words[0]) in NAMES_MODEL), "")
 
 
-def without_flags(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """``argv`` without what ``flags`` set, which may stand after it."""
-    replaced = frozenset[str]().union(*(same_setting(flag) for flag in flags))
-    words, kept = list(argv), []
-    while words:
-        count = 1 + (arity(words[0]) or 0)
-        if normalized(words[0]) not in replaced:
-            kept += words[:count]
-        del words[:count]
-    return kept
-
-
-def _less(argv: Sequence[str], later: Sequence[str]) -> list[str]:
-    """``argv`` without what flags that stand after it replace."""
-    return without_flags(argv, [flag for flag, _ in _flags_of(later)])
+def _less(argv: Sequence[str], later: Sequence[str]) -> tuple[str, ...]:
+    """``argv`` without what flags that stand after it replace, but for those whose values add up."""
+    return without(argv, same_setting(*(words[0] for words in split_words(later))) - _SUMMED)
 
 
 def _once(argv: Sequence[str]) -> list[str]:
     """``argv``, of flags that replace each other the last."""
     kept = list[str]()
-    for _, words in _flags_of(argv):
+    for words in split_words(argv):
         kept = [*_less(kept, words), *words]
     return kept
-
-
-def _flags_of(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each flag with its values; no name for one whose values add up."""
-    words = list(argv)
-    while words:
-        count = 1 + (arity(words[0]) or 0)
-        yield ("" if normalized(words[0]) in _SUMMED else words[0]), words[:count]
-        del words[:count]
 
 
 def _is_cli(load: Load) -> bool:
@@ -156,7 +130,7 @@ def _settings(load: Load, with_slots: bool) -> Iterator[str]:
 
 def _drafting(load: Load, known: set[str], kind: str) -> Iterator[str]:
     """What drafts, where no flag tells and the log's lines do; ``kind``: how its model drafts, where it has one."""
-    if load.draft is None or (same_setting("-md") | same_setting("-hfd")) & known or "--spec-type" in known:
+    if load.draft is None or same_setting("-md", "-hfd") & known or "--spec-type" in known:
         return
     yield from ("-md", load.draft.path) if load.draft.path else ()
     yield from ("--spec-type", kind if load.draft.path else "draft-mtp")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from memplan.backends.devices import Rig
-from memplan.diagnosing.flags_seen import BLOCK, CUDA, EXPERTS, Seen, number_of
-from memplan.diagnosing.log import Load, Stage
+from memplan.diagnosing.flags_seen import BLOCK, EXPERTS, Seen, number_of
+from memplan.diagnosing.log import CUDA, Load, Stage
 from memplan.errors import MemplanError
 from memplan.estimator import model_of, workshop_of
 from memplan.gguf.header import Header

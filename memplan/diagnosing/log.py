@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
+
+CUDA: Final = re.compile(r"CUDA(\d{1,3})")
+"""The name of a GPU of CUDA's, and its number."""
 
 
 class Stage(Enum):

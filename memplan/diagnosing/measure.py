@@ -19,7 +19,7 @@ from memplan.diagnosing.loads import Loads
 from memplan.diagnosing.reader import read_line
 from memplan.errors import ProgramError, shown
 from memplan.llama.flag_fields import same_setting
-from memplan.llama.flag_words import arity, normalized
+from memplan.llama.flag_words import normalized, split_words
 from memplan.machine.llama_server import (
     command_of,
     end_program,
@@ -53,14 +53,9 @@ _TELLING: Final = re.compile(r"GGML_ASSERT\(.*|\berror\b.*|what\(\):.*", re.IGNO
 _DEBUGGER: Final = re.compile(r"^(?:#\d+ |\[|\d+\t|Using host libthread)")
 
 # what decides memory and llama-fit-params takes; it has no --kv-unified
-_TAKEN: Final = frozenset[str]().union(
-    *(
-        same_setting(flag)
-        for flag in (
-            "-c", "-b", "-ub", "-fa", "-ctk", "-ctv", "-ngl", "-sm", "-mg", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn",
-            "-dev", "-nkvo", "--no-op-offload", "--swa-full", "--no-host", "--no-repack", "--override-kv",
-        )
-    )
+_TAKEN: Final = same_setting(
+    "-c", "-b", "-ub", "-fa", "-ctk", "-ctv", "-ngl", "-sm", "-mg", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn", "-dev",
+    "-nkvo", "--no-op-offload", "--swa-full", "--no-host", "--no-repack", "--override-kv",
 )  # fmt: skip
 
 
@@ -80,11 +75,11 @@ class Measured:
 
 
 class NoFigures(ProgramError):
-    """A program ended without figures. ``said``: why, in its words."""
+    """A program ended without figures. ``command``: how it was run.  ``said``: why, in its words."""
 
-    def __init__(self, program: str, version: str, command: Sequence[str], said: str) -> None:
+    def __init__(self, program: str, command: Sequence[str], said: str) -> None:
         super().__init__(f"{os.path.basename(program)}: no figures: {said}")
-        self.program, self.version, self.command, self.said = program, version, tuple(command), said
+        self.command, self.said = tuple(command), said
 
 
 def find_measurer(given: str) -> str:
@@ -133,12 +128,9 @@ def version_of(program: str) -> str:
 
 def taken_flags(argv: Sequence[str]) -> Iterator[str]:
     """The flags of ``argv`` that decide memory and that llama-fit-params takes, with their values."""
-    words = list(argv)
-    while words:
-        count = 1 + (arity(words[0]) or 0)
+    for words in split_words(argv):
         if normalized(words[0]) in _TAKEN:
-            yield from words[:count]
-        del words[:count]
+            yield from words
 
 
 def measure(program: str, model: str, argv: Sequence[str], n_parallel: int) -> Measured:
@@ -151,7 +143,7 @@ def measure(program: str, model: str, argv: Sequence[str], n_parallel: int) -> M
     status, out, err = run_program(command, TIMEOUT)
     rows = {m[1]: (float(m[2]), float(m[3]), float(m[4])) for m in _ROW.finditer(out)}
     if status or "Host" not in rows:
-        raise NoFigures(program, version, command, _why(err + "\n" + out, status))
+        raise NoFigures(program, command, _why(err + "\n" + out, status))
     return Measured(program, version, tuple(command), rows)
 
 
@@ -178,7 +170,7 @@ def _ask_server(program: str, version: str, model: str, flags: Sequence[str]) ->
     if not (load.dry and load.compute):
         said = load.failures[0].said if load.failures else last
         why = f"it did not measure before loading: {shown(said, 120)}; give {FIT_PARAMS} with --program"
-        raise NoFigures(program, version, command, why)
+        raise NoFigures(program, command, why)
     sizes = {name: (0.0, 0.0, mib) for name, mib in load.compute.items()}
     return Measured(program, version, tuple(command), sizes, partial=True)
 

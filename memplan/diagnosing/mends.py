@@ -265,7 +265,7 @@ def _drafter_elsewhere(estimate: Estimate) -> Iterator[Variant]:
 
 
 def _without_drafter(estimate: Estimate) -> Iterator[Variant]:
-    drop = tuple(sorted((same_setting("-md") | same_setting("-hfd") | {"--spec-type"}) & estimate.flags.given))
+    drop = tuple(sorted(same_setting("-md", "-hfd", "--spec-type") & estimate.flags.given))
     if drop and estimate.draft is not None:
         yield Variant(drop=drop)
 
@@ -315,7 +315,7 @@ def _fewer_on_host(estimate: Estimate, n_layers: int) -> Iterator[Variant]:
             yield Variant(("-ncmoe", str(n)), drop=drop)
 
 
-_EXPERTS: Final = same_setting("-cmoe") | same_setting("-ncmoe")
+_EXPERTS: Final = same_setting("-cmoe", "-ncmoe")
 
 
 def _on_host(estimate: Estimate) -> list[int]:

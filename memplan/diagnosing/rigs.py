@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from memplan.backends.cards import CONTEXT_MIB, find_card
 from memplan.backends.devices import Gpu, Rig
-from memplan.diagnosing.log import Load, LogGpu
+from memplan.diagnosing.log import CUDA, Load, LogGpu
 
 _MIB: Final = 1 << 20
-_CUDA: Final = re.compile(r"CUDA(\d{1,3})")
 
 
 def rig_of(load: Load) -> Rig | None:
     """The GPUs that the load used, with what was free before it; None when it names none, or none of CUDA's."""
-    if not load.gpus and load.model and not any(_CUDA.fullmatch(name) for name in load.model):
+    if not load.gpus and load.model and not any(CUDA.fullmatch(name) for name in load.model):
         return Rig(())  # llama.cpp without a GPU
-    names = sorted((int(m[1]), gpu) for name, gpu in load.gpus.items() if (m := _CUDA.fullmatch(name)))
-    if not names or any(gpu.free_mib is not None and not _CUDA.fullmatch(name) for name, gpu in load.gpus.items()):
+    names = sorted((int(m[1]), gpu) for name, gpu in load.gpus.items() if (m := CUDA.fullmatch(name)))
+    if not names or any(gpu.free_mib is not None and not CUDA.fullmatch(name) for name, gpu in load.gpus.items()):
         return None
     gpus = []
     for _, gpu in names:
@@ -40,7 +38,7 @@ def other_gpus(load: Load, rig: Rig) -> str:
     """In what a rig given by a user cannot be the log's, in a few words; empty when it may be, or nobody knows."""
     seen = {name: gpu for name, gpu in load.gpus.items() if gpu.description}
     if not seen:
-        on = sorted(name for name in load.model if _CUDA.fullmatch(name))
+        on = sorted(name for name in load.model if CUDA.fullmatch(name))
         return f"the log has weights on {', '.join(on)}, which is not among them" if set(on) - set(rig.names) else ""
     there = dict(zip(rig.names, rig.gpus, strict=True))
     every = any(gpu.capability is not None or gpu.total_mib is not None for gpu in seen.values())

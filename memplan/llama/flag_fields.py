@@ -167,11 +167,15 @@ WRITTEN: Final[Mapping[str, Callable[[Any], tuple[str, ...]]]] = {
 """How each field is written; what has none here follows from other flags."""
 
 
-def same_setting(flag: str) -> frozenset[str]:
-    """All flags that set what ``flag`` sets, itself among them: a later one replaces an earlier one's value.
+def same_setting(*flags: str) -> frozenset[str]:
+    """All flags that set what one of ``flags`` sets, these among them: a later one replaces an earlier one's value.
 
     Of flags whose values add up (``-ot``, ``-ncmoe``), other spellings of the same one.
     """
+    return frozenset[str]().union(*map(_same, flags))
+
+
+def _same(flag: str) -> frozenset[str]:
     flag = normalized(flag)
     known = FIELDS.get(flag)
     if known is None:
@@ -182,15 +186,11 @@ def same_setting(flag: str) -> frozenset[str]:
     )
 
 
-def _settings(*flags: str) -> frozenset[str]:
-    return frozenset[str]().union(*map(same_setting, flags))
-
-
-NAMES_MODEL: Final = _settings("-m", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-dr", "--docker-repo")
+NAMES_MODEL: Final = same_setting("-m", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-dr", "--docker-repo")
 """Flags that name the model."""
 
-PLACEMENT: Final = _settings("-ngl", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn")
+PLACEMENT: Final = same_setting("-ngl", "-ts", "-ot", "-cmoe", "-ncmoe", "-ncffn")
 """Flags that say where weights lie; llama-server's ``--fit`` gives up when one of them is given."""
 
-PLACEMENT_AND_DEVICES: Final = PLACEMENT | _settings("-sm", "-mg", "-dev")
+PLACEMENT_AND_DEVICES: Final = PLACEMENT | same_setting("-sm", "-mg", "-dev")
 """The same, and those that say which devices there are for them."""

@@ -12,7 +12,7 @@ from memplan.question import Question
 
 Words = tuple[str, ...]
 
-_PLACED = frozenset[str]().union(*map(same_setting, ("-devd", "-otd", "-cmoed", "-ncmoed", "-ngld")))
+_PLACED = same_setting("-devd", "-otd", "-cmoed", "-ncmoed", "-ngld")
 
 
 def drafter_places(question: Question) -> tuple[Sequence[Words], Sequence[Words]]:

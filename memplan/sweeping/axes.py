@@ -63,7 +63,7 @@ _OPPOSITE: Final[Mapping[str, str]] = {
     "-nr": "--repack",
     "--no-repack": "--repack",
 }
-_BESIDE: Final = same_setting("-md") | same_setting("--mmproj")
+_BESIDE: Final = same_setting("-md", "--mmproj")
 """Flags that name another model beside the main one."""
 
 _COUNTS: Final = same_setting("-ngl")
@@ -104,7 +104,7 @@ class Axis:
     @property
     def replaced(self) -> frozenset[str]:
         """The flags that would set what this axis sets."""
-        return frozenset[str]().union(*map(same_setting, self.flags))
+        return same_setting(*self.flags)
 
     def words(self, value: Value) -> list[str]:
         """llama-server's flags for one value."""
