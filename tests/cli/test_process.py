@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 MEMPLAN = f"'{sys.executable}' -W error -m memplan"
 LINES = [
-    "models",
+    "models kimi",
     "models --json",
     "releases",
     "--help",
@@ -46,11 +46,11 @@ def test_a_full_disk(line: str) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_full_disk_without_a_buffer() -> None:
-    done = shell(f"{MEMPLAN} models >/dev/full", PYTHONUNBUFFERED="1")
+    done = shell(f"{MEMPLAN} models kimi >/dev/full", PYTHONUNBUFFERED="1")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-@pytest.mark.parametrize("line", ["models", "--help", "estimate deepseek-v4-flash --no-gpu -c 4096 -np 1"])
+@pytest.mark.parametrize("line", ["models kimi", "--help", "estimate deepseek-v4-flash --no-gpu -c 4096 -np 1"])
 def test_stdout_is_closed(line: str) -> None:
     done = shell(f"{MEMPLAN} {line} >&-")
     assert done.returncode == 2
@@ -69,7 +69,7 @@ def test_stderr_is_closed_or_full(tmp_path: Path) -> None:
         assert shell(f"{MEMPLAN} header deepseek-v4-flash -o {tmp_path}/f.gguf 2>/dev/full").returncode == 0
 
 
-@pytest.mark.parametrize("line", ["models", "releases", "--help", "completion bash", "estimate --help"])
+@pytest.mark.parametrize("line", ["models kimi", "releases", "--help", "completion bash", "estimate --help"])
 def test_nobody_reads(line: str) -> None:
     done = shell(f"{MEMPLAN} {line} | true; echo ${{PIPESTATUS[0]}}")
     assert (done.stdout, done.stderr) == ("141\n", "")
