@@ -44,8 +44,13 @@ def check_size(max_nodes: int, n_nodes: int, n_leafs: int, n_given: int) -> None
         raise GraphTooLargeError("fatal error")
 
 
-def check_followed(n_nodes: int) -> None:
-    """Raises BadHyperParameter where llama.cpp may have room for a graph, but memplan does not follow it."""
+def check_length(max_nodes: int, n_nodes: int) -> None:
+    """Raises GraphTooLargeError where llama.cpp has no room for so many nodes, whatever else there is.
+
+    Raises BadHyperParameter where it may have, yet the graph is longer than memplan follows.
+    """
+    if n_nodes > max_nodes:
+        raise GraphTooLargeError("GGML_ASSERT(obj_new) failed")
     if n_nodes > MOST_NODES:
         raise BadHyperParameter(f"a graph of more than {MOST_NODES:,} nodes, which memplan does not follow")
 
@@ -68,13 +73,8 @@ class Graph:
         self.expanded: list[Tensor] = []
 
     def check_room(self, count: int) -> None:
-        """Raises GraphTooLargeError where llama.cpp has no room for ``count`` more tensors, before they are made.
-
-        Raises BadHyperParameter where it has, yet the graph would be longer than memplan follows.
-        """
-        if len(self.nodes) + count > self.max_nodes:
-            raise GraphTooLargeError("GGML_ASSERT(obj_new) failed")
-        check_followed(len(self.nodes) + count)
+        """As ``check_length``, with ``count`` more tensors, before they are made."""
+        check_length(self.max_nodes, len(self.nodes) + count)
 
     def expand(self, tensor: Tensor) -> None:
         """Append ``tensor`` and all it needs that is not there yet, sources first, left to right."""

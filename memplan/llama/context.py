@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from memplan.ggml.backend import Backend, BufferType
 from memplan.ggml.gallocr import Observer
-from memplan.ggml.graph import Graph, check_size
+from memplan.ggml.graph import Graph, check_length, check_size
 from memplan.ggml.ops import GGMLAssertError
 from memplan.ggml.plan.parts import GraphParts
 from memplan.ggml.plan.planner import QuickPlanner
@@ -263,6 +263,7 @@ class Context:
 
     def _in_parts(self, batch: Batch) -> GraphParts:
         graph = self.graphs.in_parts(batch, self.fused)
+        check_length(self.graphs.max_nodes, graph.n_nodes)
         structure = structure_of(graph)
         check_size(self.graphs.max_nodes, len(structure.order), structure.n_leafs, structure.n_given)
         return graph

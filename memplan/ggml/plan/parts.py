@@ -124,6 +124,11 @@ class GraphParts:
     inputs: Sequence[Tensor]
     layers: Sequence[int]
 
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of all parts."""
+        return sum([len(part.nodes) for part in self.parts])
+
 
 class PartBuilder:
     """Cuts parts out of one graph as it is built; ``inputs`` collects the graph's inputs by number.

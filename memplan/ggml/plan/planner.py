@@ -40,6 +40,6 @@ class QuickPlanner:
         key = schedule, self.sched.n_copies, like, optimized
         steps = _steps.get(key)
         if steps is None:
-            make_room(_steps, kept_of(sum([len(part.nodes) for part in graph.parts])))
+            make_room(_steps, kept_of(graph.n_nodes))
             steps = _steps[key] = StepFinder(schedule, self.sched.n_copies, optimized, like).find()
         return replay(steps, graph.parts, graph.inputs, self.sched.bufts)

@@ -12,7 +12,6 @@ from operator import itemgetter
 
 from memplan.garbage import make_room
 from memplan.ggml.backend import Buffer
-from memplan.ggml.graph import check_followed
 from memplan.ggml.plan.part_structure import PartStructure, Stretch
 from memplan.ggml.plan.parts import GraphParts
 
@@ -213,18 +212,13 @@ def kept_of(n_nodes: int) -> int:
 
 
 def structure_of(graph: GraphParts) -> Structure:
-    """The graph's structure, the same object for graphs that differ in sizes and places alone.
-
-    Raises BadHyperParameter for a graph that is longer than any that is followed.
-    """
+    """The graph's structure, the same object for graphs that differ in sizes and places alone."""
     shared = _shared(graph)
     parts = [part.structure for part in graph.parts]
     key = (len(graph.inputs), shared, *parts)
     found = _structures.get(key)
     if found is None:
-        n_nodes = sum([len(part.nodes) for part in graph.parts])
-        check_followed(n_nodes)
-        make_room(_structures, kept_of(n_nodes))
+        make_room(_structures, kept_of(graph.n_nodes))
         found = _structures[key] = Structure(parts, len(graph.inputs), shared)
     return found
 

@@ -14,7 +14,7 @@ from memplan.rig import parse_gpus
 FLASH = builtin_header("deepseek-v4-flash")
 
 
-@pytest.mark.parametrize(("rounds", "starts"), [(31, True), (32, False)])
+@pytest.mark.parametrize(("rounds", "starts"), [(31, True), (32, False), (100, False)])
 def test_graphs_that_b9842_has_no_room_for(rounds: int, starts: bool) -> None:
     # 32 times 1,328 tensors make room for 42,496; asked of llama.cpp itself
     key = "deepseek4.hyper_connection.sinkhorn_iterations"
