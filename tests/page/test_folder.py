@@ -82,7 +82,7 @@ def test_other_files_are_kept(made_up: Path, tmp_path: Path, capsys: pytest.Capt
         (["--force"], "--force is for the folder of -o DIR"),
         (["-o", "site", "--port", "80"], "--port is for serving the page"),
         (["--port", "70000"], "--port 70000"),
-        (["extra"], "unexpected extra argument(s) (extra)"),
+        (["extra"], "unexpected argument 'extra'; see memplan page --help"),
         (["-o", "site"], f"no npm on PATH to fetch Pyodide {VERSION} with: install Node.js; or --pyodide takes"),
         (["-o", "site", "--pyodide", "nowhere"], "No such file or directory"),
     ],
