@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
+from memplan.errors import BadHyperParameter
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flags import Flags
 from memplan.llama.memory.kv import CELL_PADDING
@@ -23,6 +25,9 @@ from memplan.planning.probing import (
 from memplan.planning.problem import Problem, check_layers
 from memplan.planning.search import Search
 from memplan.result import Estimate
+
+MOST_NODES: Final = 50_000
+"""Nodes of the longest graph for which changes are tried: DeepSeek-V4-Pro's in b9842 has 48,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +50,11 @@ def advise(problem: Problem, found: Estimate) -> tuple[Advice | None, Plan | Cha
     Where there is no plan with the placement flags that were given, it is a ``Change`` without them.
     The flags are tried in the order of what they cost: slots that nobody asked for, copies of inputs, copies of
     experts, a smaller ubatch, fewer slots, a quantised cache, a smaller context. Every GPU keeps its reserve.
-    Raises BadHyperParameter for a model of more layers than are planned.
+    Raises BadHyperParameter for a model of more layers than are planned, and for a graph of more nodes.
     """
     check_layers(problem.question)
+    if max(found.nodes) > MOST_NODES:
+        raise BadHyperParameter(f"{max(found.nodes):,} nodes: what would fit is looked for up to {MOST_NODES:,}")
     search = Search(replace(problem, margins=(0,) * len(problem.rig.gpus)))
     search.remember((), found)
     advice = next(_changes(search, found), None)

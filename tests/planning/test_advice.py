@@ -8,6 +8,7 @@ import pytest
 from memplan.cli import main
 from memplan.estimator import answer
 from memplan.output.plan import advice_text
+from memplan.planning import advice as advice_module
 from memplan.planning import problem as problem_module
 from memplan.planning.advice import advise
 from memplan.planning.fit import fit_preset, survives
@@ -130,5 +131,10 @@ def test_a_model_of_more_layers_than_are_planned_gets_its_estimate(
     words = ["qwen3-8b", "--gpu", "RTX 3060", "-c", "131072", "-np", "1"]
     assert main(["estimate", *words]) == 0
     assert capsys.readouterr().out.endswith("\n\n36 layers: what would fit is looked for up to 35\n")
+    monkeypatch.setattr(advice_module, "MOST_NODES", 1000)
+    monkeypatch.setattr(problem_module, "MOST_LAYERS", 36)
+    assert main(["estimate", *words]) == 0
+    assert capsys.readouterr().out.endswith(" nodes: what would fit is looked for up to 1,000\n")
+    monkeypatch.setattr(problem_module, "MOST_LAYERS", 35)
     assert main(["plan", *words]) == 2
     assert capsys.readouterr().err == "memplan: error: 36 layers: what would fit is looked for up to 35\n"
