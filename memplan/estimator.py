@@ -114,11 +114,11 @@ def answer(question: Question, plain: bool = False) -> Answer:
     notes += _not_pinned(found, question)
     notes += () if result.refused else model.arch.notes(flags, release)
     cuda = any(gpu.backend == CUDA for gpu in rig.gpus)
-    keys = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)
+    of_model = model.arch.inexact(model.hparams, flags, release, cuda, question.without_ops, paths)
     if release.asked and not model.arch.asked(release):
         compared = f"{release.name} was compared with llama.cpp for other architectures alone"
         read = f"{compared}; {model.arch.name} is as its source has it"
-        keys = "; ".join(filter(None, (read, keys)))
+        of_model = "; ".join(filter(None, (read, of_model)))
     graphs = "" if release.graphs_followed else f"{release.name}: weights and caches alone; compute buffers are missing"
     elsewhere = found.elsewhere and (
         "the draft model's layers are placed by what is free before anything is loaded; by what is then left they go"
@@ -132,7 +132,7 @@ def answer(question: Question, plain: bool = False) -> Answer:
         *server_reasons(flags, rig),
         *flags.inexact,
         question.release_note,
-        keys,
+        of_model,
         graphs,
     )
     inexact = "; ".join(reason for reason in (*reasons, *question.inexact) if reason)

@@ -71,7 +71,7 @@ def check_output(path: str, kind: Kind, inputs: Iterable[str] = (), *, force: bo
             raise OutputError(f"{shown(path)}: there is no folder {shown(os.path.dirname(path))}; make it first")
         os.rmdir(tempfile.mkdtemp(dir=target.parent, prefix=".memplan."))
     except (OSError, ValueError) as error:
-        raise _cannot(path, error) from None
+        raise cannot_be_written(path, error) from None
 
 
 def write_output(
@@ -82,10 +82,11 @@ def write_output(
     try:
         write_atomically(Path(os.path.realpath(path)), data, size, 0o666 & ~_umask())
     except (OSError, ValueError) as error:
-        raise _cannot(path, error) from None
+        raise cannot_be_written(path, error) from None
 
 
-def _cannot(path: str, error: OSError | ValueError) -> OutputError:
+def cannot_be_written(path: str, error: OSError | ValueError) -> OutputError:
+    """The error for a file or folder that cannot be written, and why."""
     reason = getattr(error, "strerror", None) or str(error)
     return OutputError(f"{shown(path)}: cannot be written: {reason}; check folder and permissions")
 

@@ -9,7 +9,6 @@ A new op is one more method, or one more name in ``_ALWAYS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,21 @@ from memplan.backends import cuda_fusion, cuda_pool, fattn
 from memplan.backends.buffers import CudaBuffer
 from memplan.backends.cuda_pool_device import pool_device
 from memplan.backends.devices import CUDA
+from memplan.backends.ruled import (
+    FLOATS,
+    GLU_KINDS,
+    HALVES,
+    OFFLOAD_MIN_BATCH,
+    Rule,
+    all_f32,
+    always,
+    batch_rows,
+    contiguous_rows,
+    names,
+)
 from memplan.ggml.backend import Backend
 from memplan.ggml.tensor import contiguous_above
-from memplan.gguf.types import BF16, BY_NAME, F16, F32, I32, I64, IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
+from memplan.gguf.types import BY_NAME, F16, F32, I32, I64, IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from memplan.releases import QuantizedConcat
 
 if TYPE_CHECKING:
@@ -27,14 +38,6 @@ if TYPE_CHECKING:
     from memplan.ggml.backend import BufferType, Optimized, Scratch, Traits
     from memplan.ggml.tensor import Tensor
     from memplan.releases import Release
-
-OFFLOAD_MIN_BATCH = 32
-"""Rows from which an op is worth copying its weights from the host for (GGML_OP_OFFLOAD_MIN_BATCH, not set)."""
-
-Rule = Callable[["Tensor"], bool]
-
-_FLOATS = frozenset({F32, F16, BF16})
-_HALVES = frozenset({F32, F16})
 
 _K_QUANTS = frozenset(BY_NAME[n] for n in ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K"))
 _I_QUANTS = frozenset(
@@ -44,43 +47,34 @@ _LEGACY = frozenset({BY_NAME["q1_0"], BY_NAME["q2_0"], Q4_0, Q4_1, Q5_0, Q5_1, Q
 _Q2_0 = BY_NAME["q2_0"]
 _MXFP4, _NVFP4, _Q8_K = BY_NAME["mxfp4"], BY_NAME["nvfp4"], BY_NAME["q8_K"]
 
-MUL_MAT_TYPES = _FLOATS | _LEGACY | _K_QUANTS | _I_QUANTS | {IQ4_NL, _MXFP4, _NVFP4, _Q8_K}
+MUL_MAT_TYPES = FLOATS | _LEGACY | _K_QUANTS | _I_QUANTS | {IQ4_NL, _MXFP4, _NVFP4, _Q8_K}
 """Types of a matrix that CUDA multiplies by."""
 
-GET_ROWS_TYPES = _FLOATS | _LEGACY | _K_QUANTS | _I_QUANTS | {I32}
+GET_ROWS_TYPES = FLOATS | _LEGACY | _K_QUANTS | _I_QUANTS | {I32}
 """Types whose rows CUDA takes out at any row length."""
 
-_PLAIN_ROWS = _FLOATS | {I32, BY_NAME["q1_0"], Q4_0, Q4_1, Q5_0, Q5_1, Q8_0}
+_PLAIN_ROWS = FLOATS | {I32, BY_NAME["q1_0"], Q4_0, Q4_1, Q5_0, Q5_1, Q8_0}
 _GET_ROWS_OF_256 = frozenset({IQ4_NL, _MXFP4})
-_SET_ROWS_TYPES = _FLOATS | {Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL}
+_SET_ROWS_TYPES = FLOATS | {Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL}
 _COPIES = (
-    frozenset((a, b) for a in _FLOATS for b in _FLOATS)
+    frozenset((a, b) for a in FLOATS for b in FLOATS)
     | frozenset((F32, t) for t in (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, I32))
     | frozenset((t, F32) for t in (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, I32))
     | {(I32, I32)}
 )
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_UNARY_KINDS = _names(
+_UNARY_KINDS = names(
     "ABS SGN NEG STEP GELU SILU RELU SIGMOID HARDSIGMOID HARDSWISH GELU_ERF GELU_QUICK TANH EXP EXPM1 SOFTPLUS ELU "
     "XIELU FLOOR CEIL ROUND TRUNC"
 )
-_GLU_KINDS = _names("REGLU GEGLU SWIGLU SWIGLU_OAI GEGLU_ERF GEGLU_QUICK SWIGLU_CLAMP")
 
-_ALWAYS = _names(
+_ALWAYS = names(
     "NONE RESHAPE VIEW PERMUTE TRANSPOSE ADD_ID ADD1 SCALE SQR SQRT SIN COS CLAMP LOG CONT DIAG_MASK_INF SOFT_MAX "
     "TOP_K ARGSORT ARGMAX COUNT_EQUAL PAD UPSCALE PAD_REFLECT_1D ARANGE TIMESTEP_EMBEDDING LEAKY_RELU RWKV_WKV6 "
     "RWKV_WKV7 GATED_LINEAR_ATTN GATED_DELTA_NET CONV_TRANSPOSE_2D POOL_1D POOL_2D FILL CUMSUM TRI "
     "DIAG SOLVE_TRI"
 )
-
-
-def _always(t: Tensor) -> bool:
-    return True
 
 
 class CudaBackend(Backend):
@@ -99,7 +93,7 @@ class CudaBackend(Backend):
         self._cc = gpu.cc
         self.pool = pool_device(gpu, release)
         self.scratching = self.pool if gpu.backend == CUDA else None
-        rules: dict[str, Rule] = dict.fromkeys(_ALWAYS, _always)
+        rules: dict[str, Rule] = dict.fromkeys(_ALWAYS, always)
         rules |= _RULES
         rules["FLASH_ATTN_EXT"] = self._flash_attn_ext
         rules["SUM_ROWS"] = rules["MEAN"] = _sum_rows if release.cuda_sums_strided_rows else _contiguous
@@ -109,7 +103,7 @@ class CudaBackend(Backend):
         if not release.cuda_sets_f16_rows:
             rules["SET_ROWS"] = _set_rows_of_f32
         if release.cuda_dups_integers:
-            rules["DUP"] = _always
+            rules["DUP"] = always
         if release.cuda_indexer:
             rules["LIGHTNING_INDEXER"] = partial(_lightning_indexer, keys=release.cuda_indexer_keys)
         for op in without_ops:
@@ -133,12 +127,7 @@ class CudaBackend(Backend):
 
     def offload_op(self, t: Tensor) -> bool:
         """Whether ``t`` has at least 32 rows; for matrix products and rope, at least 32 in the batched dimension."""
-        op, ne = t.op, t.ne
-        if op == "MUL_MAT":
-            return ne[1] >= OFFLOAD_MIN_BATCH
-        if op in ("MUL_MAT_ID", "ROPE", "ROPE_BACK"):
-            return ne[2] >= OFFLOAD_MIN_BATCH
-        return op != "GET_ROWS" and ne[1] * ne[2] * ne[3] >= OFFLOAD_MIN_BATCH
+        return batch_rows(t) >= OFFLOAD_MIN_BATCH
 
     def looks_far(self, nodes: list[Tensor]) -> bool:
         """Whether a shared expert moves: nodes of the next layer may stand between it and the routed ones."""
@@ -170,16 +159,8 @@ def _contiguous(t: Tensor) -> bool:
     return t.src[0].is_contiguous
 
 
-def _contiguous_rows(t: Tensor) -> bool:
-    return t.src[0].is_contiguous_rows
-
-
 def _contiguous_sources(t: Tensor) -> bool:
     return t.src[0].is_contiguous and t.src[1].is_contiguous
-
-
-def _all_f32(t: Tensor) -> bool:
-    return t.type is F32 and all(s.type is F32 for s in t.src)
 
 
 def _unary(t: Tensor) -> bool:
@@ -187,7 +168,7 @@ def _unary(t: Tensor) -> bool:
 
 
 def _glu(t: Tensor) -> bool:
-    return t.kind in _GLU_KINDS and contiguous_above(t.src[0], 1)
+    return t.kind in GLU_KINDS and contiguous_above(t.src[0], 1)
 
 
 def _mul_mat(t: Tensor, release: Release) -> bool:
@@ -233,7 +214,7 @@ def _dup_of_floats(t: Tensor) -> bool:
 
 
 def _repeat(t: Tensor) -> bool:
-    return t.src[0].type in _HALVES
+    return t.src[0].type in HALVES
 
 
 def _concat(t: Tensor, release: Release) -> bool:
@@ -264,7 +245,7 @@ def _contiguous_to_3(t: Tensor) -> bool:
 
 
 def _binary(t: Tensor) -> bool:
-    return t.type in _HALVES and t.src[0].type in _HALVES and t.src[1].type in _HALVES
+    return t.type in HALVES and t.src[0].type in HALVES and t.src[1].type in HALVES
 
 
 def _rope(t: Tensor) -> bool:
@@ -303,17 +284,17 @@ def _lightning_indexer(t: Tensor, keys: frozenset[str]) -> bool:
 _RULES: dict[str, Rule] = {
     "UNARY": _unary,
     "GLU": _glu,
-    "OUT_PROD": _all_f32,
+    "OUT_PROD": all_f32,
     "SET_ROWS": _set_rows,
     "SET": _set,
     "CPY": _cpy,
     "DUP": _dup_of_floats,
     "REPEAT": _repeat,
-    "NORM": _contiguous_rows,
-    "RMS_NORM": _contiguous_rows,
-    "L2_NORM": _contiguous_rows,
+    "NORM": contiguous_rows,
+    "RMS_NORM": contiguous_rows,
+    "L2_NORM": contiguous_rows,
     "GROUP_NORM": _contiguous,
-    "SUM": _contiguous_rows,
+    "SUM": contiguous_rows,
     "ACC": _contiguous_sources,
     "IM2COL": _contiguous_sources,
     "IM2COL_3D": _contiguous_sources,
@@ -326,12 +307,12 @@ _RULES: dict[str, Rule] = {
     "ROPE_BACK": _rope,
     "SSM_CONV": _ssm_conv,
     "SSM_SCAN": _ssm_scan,
-    "DSV4_HC_PRE": _all_f32,
-    "DSV4_HC_COMB": _all_f32,
-    "DSV4_HC_POST": _all_f32,
+    "DSV4_HC_PRE": all_f32,
+    "DSV4_HC_COMB": all_f32,
+    "DSV4_HC_POST": all_f32,
 }
 
-_OF_RELEASE = _names("FLASH_ATTN_EXT SUM_ROWS MEAN MUL_MAT MUL_MAT_ID GET_ROWS CONCAT LIGHTNING_INDEXER")
+_OF_RELEASE = names("FLASH_ATTN_EXT SUM_ROWS MEAN MUL_MAT MUL_MAT_ID GET_ROWS CONCAT LIGHTNING_INDEXER")
 
 KNOWN_OPS = frozenset(_RULES) | _ALWAYS | _OF_RELEASE
 """Every op that some modelled release of the backend computes, by ggml's name (without ``GGML_OP_``)."""

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from memplan.backends.cuda_pool_device import NOTHING, PoolDevice
+from memplan.backends.ruled import FLOATS
 from memplan.ggml.backend import Scratch
 from memplan.ggml.tensor import contiguous_above
 from memplan.gguf.types import BF16, BY_NAME, F16, F32, GGMLType
@@ -37,7 +38,6 @@ Q8_1_ROW = 36
 MMQ_BLOCK = 144
 """Bytes of 128 activations, or of 256 for FP4 on Blackwell (block_q8_1_mmq, block_fp4_mmq)."""
 
-_FLOATS = frozenset({F32, F16, BF16})
 _MXFP4, _NVFP4, _Q2_K = BY_NAME["mxfp4"], BY_NAME["nvfp4"], BY_NAME["q2_K"]
 _NOT_MMQ = frozenset({BY_NAME["iq1_m"], BY_NAME["q8_K"], BY_NAME["tq1_0"], BY_NAME["tq2_0"]})
 
@@ -117,7 +117,7 @@ def _pairs_aligned(a: Tensor) -> bool:
 
 def _use_mmvf(a: Tensor, cc: int, columns: int) -> bool:
     """``ggml_cuda_should_use_mmvf``."""
-    if a.type not in _FLOATS or columns > VECTORS or a.ne[0] % 2 or not _pairs_aligned(a):
+    if a.type not in FLOATS or columns > VECTORS or a.ne[0] % 2 or not _pairs_aligned(a):
         return False
     if a.type is F32:
         return columns <= (4 if cc == TURING else 3)
@@ -132,7 +132,7 @@ def _use_mmvf(a: Tensor, cc: int, columns: int) -> bool:
 def _use_mmf(a: Tensor, cc: int) -> bool:
     """``ggml_cuda_should_use_mmf``, but for its limit of columns."""
     size = a.type.type_size
-    if a.type not in _FLOATS or a.ne[0] % (32 * (4 // size)) or not _pairs_aligned(a) or a.ne[1] % 32:
+    if a.type not in FLOATS or a.ne[0] % (32 * (4 // size)) or not _pairs_aligned(a) or a.ne[1] % 32:
         return False
     return cc >= (VOLTA if a.type is F16 else AMPERE)
 

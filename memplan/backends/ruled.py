@@ -1,6 +1,6 @@
-"""What the approximate backends share: a rule an op, their own memory alone, and what is offloaded.
+"""What the backends of GPUs share: a rule an op, their own memory alone, and what is offloaded.
 
-Follows what ggml-vulkan.cpp, ggml-metal.cpp and ggml-rpc.cpp have in common (ggml/src, v0.4.0 and v0.5.0).
+Follows what ggml-cuda.cu, ggml-vulkan.cpp and ggml-metal.cpp have in common (ggml/src, v0.4.0 and v0.5.0).
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ class SparseMTPGraph(LatentMTPGraph):
 class DeepSeek32MTP(MTPBlock[SparseHParams], DeepSeek32):
     """Its own MTP block."""
 
-    graph = SparseMTPGraph
+    graph: type[ModelGraph[Any]] = SparseMTPGraph
     since = 10240
 
     def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.ggml import ops
 from memplan.llama.graph.base import NORM
-from memplan.models.deepseek2 import DeepSeek2Graph, latent_memory
-from memplan.models.deepseek32 import DeepSeek32, SparseGraph, SparseHParams, SparseMTPGraph, sparse_fields
-from memplan.models.mtp import MTPBlock
+from memplan.models.deepseek2 import DeepSeek2Graph
+from memplan.models.deepseek32 import DeepSeek32, DeepSeek32MTP, SparseGraph, SparseHParams, sparse_fields
 
 if TYPE_CHECKING:
     from memplan.ggml.tensor import Tensor
@@ -93,19 +92,14 @@ class GlmDsa(DeepSeek32):
         return super().fused(release, paths) if release.build >= SPARSE_SINCE else frozenset()
 
 
-class GlmDsaMTP(MTPBlock[SparseHParams], GlmDsa):
+class GlmDsaMTP(DeepSeek32MTP, GlmDsa):
     """Its own MTP block."""
 
-    graph = SparseMTPGraph
     since = 10178
 
     def graph_of(self, release: Release) -> type[ModelGraph[Any]]:
         """The same throughout."""
         return self.graph
-
-    def memory(self, hp: SparseHParams, build: CacheBuilder, release: Release) -> Memory:
-        """Latent keys of the block alone."""
-        return latent_memory(build, self.cached_layers(hp, release))
 
 
 ARCHITECTURE = GlmDsa(mtp=GlmDsaMTP())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from memplan.errors import OutputError, shown
-from memplan.outfile import Kind, write_output
+from memplan.outfile import Kind, cannot_be_written, write_output
 from memplan.page.core import VERSION
 
 PACKAGE: Final = Path(__file__).parent.parent
@@ -65,7 +65,7 @@ def check_folder(path: str, *, force: bool = False) -> None:
         if not force and folder.is_dir() and any(folder.iterdir()) and not _is_page(folder):
             raise OutputError(f"{shown(path)}: is not empty, and no page of memplan's; give another folder, or --force")
     except (OSError, ValueError) as error:
-        raise _cannot(path, error) from None
+        raise cannot_be_written(path, error) from None
 
 
 def write_page(path: str, files: Mapping[str, bytes], *, force: bool = False) -> None:
@@ -76,7 +76,7 @@ def write_page(path: str, files: Mapping[str, bytes], *, force: bool = False) ->
         for name in {str(Path(name).parent) for name in files}:
             (folder / name).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise _cannot(path, error) from None
+        raise cannot_be_written(path, error) from None
     for name, data in files.items():
         write_output(str(folder / name), data, _FILE, force=True)
 
@@ -87,11 +87,6 @@ def _is_page(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(listing, dict) and listing.get("page") == "memplan"
-
-
-def _cannot(path: str, error: OSError | ValueError) -> OutputError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return OutputError(f"{shown(path)}: cannot be written: {reason}; check folder and permissions")
 
 
 def _never(_: BinaryIO) -> bool:
