@@ -42,13 +42,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# an address's user and password, and its query and fragment; quotes end it, as messages quote
-_SECRET: Final = re.compile(r"""(?<=://)[^\s/?#'"]*@|(?<=://)(?P<open>[^\s?#'"@]+)[?#][^\s'"]*""")
+# an address: its user and password, what may be shown, its query and fragment; quotes end it, as messages quote
+_ADDRESS: Final = re.compile(r"""(?<=://)(?:[^\s/?#'"]*@)?(?P<open>[^\s?#'"]*)(?:[?#][^\s'"]*)?""")
 
 
 def without_secrets(text: str) -> str:
     """``text`` with addresses that have neither user, password, query nor fragment, which may be secret."""
-    return _SECRET.sub(lambda found: found["open"] or "", text) if "://" in text else text
+    return _ADDRESS.sub(r"\g<open>", text) if "://" in text else text
 
 
 class MemplanError(Exception):

@@ -37,5 +37,7 @@ def test_shown_is_one_short_line() -> None:
 
 def test_no_error_shows_what_may_be_secret_of_an_address() -> None:
     long = f"https://user:{'p' * 100}@host/m.gguf"
-    said = str(MemplanError(f"'https://me:pw@host:9/m.gguf' and http://host/x?token=pw#pw, {shown(long)}; why?"))
-    assert said == "'https://host:9/m.gguf' and http://host/x 'https://host/m.gguf'; why?"
+    said = str(
+        MemplanError(f"'https://me:pw@host:9/m@1.gguf?token=pw' and http://host/x?token=pw#pw, {shown(long)}; why?")
+    )
+    assert said == "'https://host:9/m@1.gguf' and http://host/x 'https://host/m.gguf'; why?"

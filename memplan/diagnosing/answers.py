@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -9,7 +10,7 @@ from memplan.backends.devices import Rig
 from memplan.errors import LogError
 from memplan.estimator import answer, model_of, workshop_of
 from memplan.llama.override_use import WeightUse
-from memplan.llama.placement import place_layers, select_devices, split_points
+from memplan.llama.placement import Placement, place, place_layers, select_devices, split_points
 from memplan.notes import settings_notes
 from memplan.question import Question
 from memplan.result import Estimate
@@ -24,6 +25,10 @@ _REFUSED: Final = 20_000
 """Nodes that an estimate without a graph counts as."""
 
 
+MOST_PLACED: Final = 1_000_000
+"""Tensors that are placed to find where weights lie: some three seconds at most; a guess takes a dozen of a model."""
+
+
 class TooMuchWork(LogError):
     """More is asked about a log than is done for one."""
 
@@ -36,6 +41,8 @@ class Answers:
     _rigs: dict[object, Rig] = field(default_factory=dict)
     spent: int = 0
     """Nodes of the estimates so far."""
+    placed: int = 0
+    """Tensors that were placed without one."""
 
     def ask(self, question: Question, *, seeking: bool = False) -> Estimate:
         """The estimate. Raises what ``memplan.estimate`` raises, and TooMuchWork.
@@ -59,6 +66,21 @@ class Answers:
             return estimate
         moved = replace(estimate, devices=devices)
         return replace(moved, notes=settings_notes(moved, use))
+
+    @property
+    def places(self) -> bool:
+        """Whether more tensors may be placed."""
+        return self.placed < MOST_PLACED
+
+    def weights(self, question: Question) -> Mapping[str, int] | None:
+        """Bytes of a model's weights by buffer type; None where llama.cpp would not take them.
+
+        Raises MemplanError for flags that cannot be.
+        """
+        model = model_of(question)
+        self.placed += len(model.tensors.tensors)
+        placed = place(model.tensors.tensors, model.hparams.n_layer_all, question.flags, workshop_of(question).machine)
+        return placed.model if isinstance(placed, Placement) else None
 
 
 def _shape(question: Question) -> tuple[Rig, tuple[int, ...]]:

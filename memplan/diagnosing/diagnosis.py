@@ -8,7 +8,6 @@ from typing import Final
 
 from memplan.diagnosing.answers import Answers
 from memplan.diagnosing.figures import nodes_of, rows_of
-from memplan.diagnosing.guessing import weights_on
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.meanings import Cause
 from memplan.diagnosing.mends import Mend, Variant, find_mends
@@ -102,9 +101,7 @@ def _mends(subject: Subject, predicted: Estimate | None, cause: Cause) -> tuple[
         return known[variant]
 
     def weigh(variant: Variant) -> Mapping[str, int] | None:
-        if subject.header is None or subject.rig is None:
-            return None
-        return weights_on(subject.header, argv(variant), subject.seen.app, subject.rig, variant.release or release)
+        return subject.weigh(argv(variant), variant.release or release)
 
     blocks, need = subject.number("block_count", 0), need_of(subject, predicted, cause)
     return find_mends(predicted, attempt, weigh, blocks, need, release, experts=subject.experts)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from memplan.backends.devices import Rig
 from memplan.diagnosing.flags_seen import BLOCK, EXPERTS, Seen, number_of
 from memplan.diagnosing.log import CUDA, Load, Stage
-from memplan.errors import MemplanError
-from memplan.estimator import model_of, workshop_of
 from memplan.gguf.header import Header
 from memplan.halving import last_before
 from memplan.llama.flag_fields import same_setting
 from memplan.llama.flag_words import normalized
-from memplan.llama.flags import parse_flags
-from memplan.llama.placement import Placement, place
-from memplan.question import Question
-from memplan.releases import Release
 
 _MIB: Final = 1 << 20
 
 
-def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: Release) -> Seen:
+Weigh = Callable[[Sequence[str]], "Mapping[str, int] | None"]
+"""Bytes of the model's weights by buffer type with some flags; None where llama.cpp would not take them."""
+
+
+def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, weigh: Weigh) -> Seen:
     """``seen``, with the ``-ncmoe`` that gives the log's weights on every GPU, when nothing else tells it; of a model
     without experts, the ``-ngl``."""
     wanted = {name: mib for name, mib in load.model.items() if CUDA.fullmatch(name)}
@@ -40,16 +38,16 @@ def guess_placement(load: Load, header: Header, seen: Seen, rig: Rig, release: R
     if seen.placed or load.dry or not wanted or not any(wanted.values()):
         return seen
     blocks = layer_bytes(header)
-    for candidate in _candidates(header, load, seen, wanted, rig, release):
+    for candidate in _candidates(header, load, seen, wanted, rig, weigh):
         split = split_of(load, blocks, candidate) if load.model and not load.layers else []
         if split is None:
             continue
         argv = (*seen.argv, *candidate)
-        weights = weights_on(header, argv, seen.app, rig, release)
+        weights = weigh(argv)
         if split and not _gives(weights, wanted):
             candidate = [*candidate, *split]
             argv = (*seen.argv, *candidate)
-            weights = weights_on(header, argv, seen.app, rig, release)
+            weights = weigh(argv)
         if _gives(weights, wanted) and _within(weights, limits):
             return Seen(argv, seen.app, seen.from_command, tuple(candidate), True)
     return seen
@@ -127,7 +125,7 @@ def layer_bytes(header: Header) -> list[tuple[int, int]]:
 
 
 def _candidates(
-    header: Header, load: Load, seen: Seen, wanted: Mapping[str, float], rig: Rig, release: Release
+    header: Header, load: Load, seen: Seen, wanted: Mapping[str, float], rig: Rig, weigh: Weigh
 ) -> Iterator[list[str]]:
     """Where experts may lie. Of numbers of layers on the host, where layers lie as they do without the log's help, the
     one that comes nearest from above; the more there are, the less lies on GPUs."""
@@ -135,45 +133,29 @@ def _candidates(
     yield []
     if not blocks:
         if load.offloaded is None and not same_setting("-ngl") & {normalized(word) for word in seen.argv}:
-            yield from _layers_on_gpus(header, seen, wanted, rig, release)
+            yield from _layers_on_gpus(header, seen, wanted, weigh)
         return
     yield ["-cmoe"]
     if len(rig.gpus) > 1 and not load.layers:
         yield from (["-ncmoe", str(n)] for n in range(1, len(blocks)))
         return
     numbers = range(1, len(blocks) + 1)
-    yield _nearest([["-ncmoe", str(n)] for n in numbers], header, seen, wanted, rig, release)
+    yield _nearest([["-ncmoe", str(n)] for n in numbers], seen, wanted, weigh)
 
 
-def _layers_on_gpus(
-    header: Header, seen: Seen, wanted: Mapping[str, float], rig: Rig, release: Release
-) -> Iterator[list[str]]:
+def _layers_on_gpus(header: Header, seen: Seen, wanted: Mapping[str, float], weigh: Weigh) -> Iterator[list[str]]:
     """Whole layers on the host; where the log does not say how many, the number that comes nearest from above."""
     numbers = range(len(layer_bytes(header)), 0, -1)
     if numbers:
-        yield _nearest([["-ngl", str(n)] for n in numbers], header, seen, wanted, rig, release)
+        yield _nearest([["-ngl", str(n)] for n in numbers], seen, wanted, weigh)
 
 
-def _nearest(
-    candidates: Sequence[list[str]], header: Header, seen: Seen, wanted: Mapping[str, float], rig: Rig, release: Release
-) -> list[str]:
+def _nearest(candidates: Sequence[list[str]], seen: Seen, wanted: Mapping[str, float], weigh: Weigh) -> list[str]:
     """Of candidates, each of which puts less on GPUs than those before it, the first that is no more than the log."""
     most = sum(wanted.values()) + 0.02 * len(wanted)
 
     def too_much(n: int) -> bool:
-        weights = weights_on(header, (*seen.argv, *candidates[n]), seen.app, rig, release)
+        weights = weigh((*seen.argv, *candidates[n]))
         return weights is not None and sum(weights.get(name, 0) for name in wanted) / _MIB > most
 
     return candidates[last_before(-1, len(candidates) - 1, too_much) + 1]
-
-
-def weights_on(header: Header, argv: Sequence[str], app: str, rig: Rig, release: Release) -> Mapping[str, int] | None:
-    """Bytes of a model's weights by buffer type, with these flags; None where llama.cpp would not take them."""
-    try:
-        flags = parse_flags(argv, app)
-        question = Question.of(header, flags, rig, release)
-        model = model_of(question)
-        placed = place(model.tensors.tensors, model.hparams.n_layer_all, flags, workshop_of(question).machine)
-    except MemplanError:
-        return None
-    return placed.model if isinstance(placed, Placement) else None

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from memplan.errors import LogError, printable
+from memplan.errors import LogError, printable, without_secrets
+from memplan.llama.flag_table import SECRET
 
 MAX_LINE: Final = 4096
 """Characters of a line that are looked at; llama.cpp's own lines are far shorter."""
@@ -17,6 +18,23 @@ MAX_BYTES: Final = 256 << 20
 """Bytes of a log that are read."""
 
 _ESCAPES: Final = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+_FLAG: Final = "|".join(re.escape(flag).replace(r"\-", "[-_]") for flag in sorted(SECRET, key=len, reverse=True))
+_SECRET: Final = re.compile(
+    rf"""(?P<what>(?<![\w-])(?:{_FLAG}|[A-Z_]{{0,40}}(?:API_KEY|TOKEN))(?:["'],?)?(?:\s?[=,:]\s?|\s{{1,9}}))"""
+    r"""(?:"[^"]*"?|'[^']*'?|[^\s"',]+)|\bhf_[A-Za-z0-9]{20,}"""
+)
+_HINTS: Final = ("--", "-hft", "API_KEY", "TOKEN", "hf_")
+
+
+def blanked(text: str) -> str:
+    """``text`` without what is secret: values of flags and variables that are, tokens, users and queries of addresses.
+
+    A log is posted with its diagnosis, and llama.cpp, or the system, may say again what it was started with.
+    """
+    if any(hint in text for hint in _HINTS):
+        text = _SECRET.sub(lambda found: f"{found['what'] or ''}...", text)
+    return without_secrets(text)
 
 
 def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -76,7 +94,7 @@ def _utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def clean(line: bytes) -> str:
-    """One line, as llama.cpp meant it: decoded, without colours and control characters.
+    """One line, as llama.cpp meant it: decoded, without colours and control characters, and without secrets.
 
     JSON lines (``--log-jsonl``, docker's json-file) give their message.
     """
@@ -90,4 +108,4 @@ def clean(line: bytes) -> str:
             pass
     if not text.isprintable():
         text = _ESCAPES.sub("", text)
-    return printable(text[:MAX_LINE]).rstrip()
+    return blanked(printable(text[:MAX_LINE]).rstrip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from memplan.backends.devices import Rig
 from memplan.diagnosing.answers import TooMuchWork
@@ -31,7 +32,8 @@ def predict(subject: Subject) -> Estimate | None:
     if subject.rig is None:
         subject.notes.append("which GPUs there were is not known: name them with --gpu for a prediction")
         return None
-    subject.seen = guess_placement(subject.load, subject.header, subject.seen, subject.rig, subject.release)
+    weigh = partial(subject.weigh, release=subject.release)
+    subject.seen = guess_placement(subject.load, subject.header, subject.seen, subject.rig, weigh)
     _say_flags(subject)
     predicted = _estimate(subject, subject.seen.argv, subject.release)
     if predicted is None or explains(subject.load, predicted):

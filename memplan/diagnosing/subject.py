@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,7 +13,7 @@ from memplan.diagnosing.known_models import builtin_models, same_types
 from memplan.diagnosing.log import Load
 from memplan.diagnosing.result import Given
 from memplan.diagnosing.rigs import other_gpus, rig_of
-from memplan.errors import UnknownRelease
+from memplan.errors import MemplanError, UnknownRelease
 from memplan.gguf.header import Header
 from memplan.llama.flags import Flags, parse_flags
 from memplan.llama.speculation import draft_kind
@@ -158,6 +159,16 @@ class Subject:
             raise UnknownRelease("nothing to ask about")
         return self.answers.ask(question, seeking=seeking)
 
-    def parse(self, argv: tuple[str, ...] | list[str]) -> Flags:
+    def weigh(self, argv: Sequence[str], release: Release) -> Mapping[str, int] | None:
+        """Bytes of the weights by buffer type with these flags; None where llama.cpp would not take them, where model
+        or GPUs are not known, and once as much was tried for the log as is."""
+        if self.header is None or self.rig is None or not self.answers.places:
+            return None
+        try:
+            return self.answers.weights(Question.of(self.header, self.parse(argv), self.rig, release))
+        except MemplanError:
+            return None
+
+    def parse(self, argv: Sequence[str]) -> Flags:
         """Flags of the program that printed the log. Raises FlagError."""
         return parse_flags(argv, self.seen.app)

@@ -100,8 +100,8 @@ def need_of(subject: Subject, predicted: Estimate, cause: Cause) -> Need:
     allocation = failure is not None and failure.kind in ("allocation", "cuda")
     if failure is None or not allocation or not predicted.fits or not predicted.devices:
         return Need(cause.kind, said)
-    where = failure.buffer or max(predicted.devices, key=lambda device: device.used).name
-    use = next(device for device in predicted.devices if device.name == where)
+    fullest = max(predicted.devices, key=lambda device: device.used)  # for a GPU that those given lack, too
+    use = next((device for device in predicted.devices if device.name == failure.buffer), fullest)
     if (left := left_by_log(subject.load, failure, use)) < 0:
-        return Need(cause.kind, said, where, use.reserve - left)
-    return Need(cause.kind, said, where, max((failure.size or 0) // 4, 4 * LEAST))
+        return Need(cause.kind, said, use.name, use.reserve - left)
+    return Need(cause.kind, said, use.name, max((failure.size or 0) // 4, 4 * LEAST))

@@ -217,3 +217,21 @@ def test_a_log_without_a_release_takes_so_many_estimates_at_most(monkeypatch: py
     monkeypatch.setattr(answers_module, "MOST", 0)
     found = diagnose(load, answers=answers_module.Answers())
     assert found.estimate is None and any("more estimates than" in note for note in found.notes)
+
+
+def test_where_weights_lie_is_tried_so_often_for_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each load of a log takes the guesses that the ones after it left, and says where there were none."""
+    log = re.sub(
+        r"CUDA0 model buffer size = .*",
+        "CUDA0 model buffer size = 12345.67 MiB",
+        GOOD[: GOOD.index("llama_context: constructing")],
+    )
+    (load,) = loads(log)
+    answers = answers_module.Answers()
+    diagnose(load, answers=answers)
+    guessed = answers.placed
+    monkeypatch.setattr(answers_module, "MOST_PLACED", 2 * 1328)
+    answers = answers_module.Answers()
+    found = diagnose(load, answers=answers)
+    assert answers.placed == 2 * 1328 < guessed
+    assert any("not found by trying -ncmoe" in note for note in found.notes)

@@ -63,3 +63,10 @@ def test_a_tail_is_not_taken_for_the_whole() -> None:
     whole = diagnose(loads(GOOD)[0])
     assert whole.cause.text == "nothing wrong: every buffer was allocated"
     assert not any("middle" in note for note in whole.notes)
+
+
+def test_a_failure_on_a_gpu_that_the_given_ones_lack() -> None:
+    lines = "CUDA error: out of memory\n  current device: 4, in function alloc at x.cu:1\n"
+    (load,) = loads(GOOD + lines)
+    found = diagnose(load, MODEL)
+    assert found.cause.kind == "run-time-pools" and {mend.where for mend in found.mends} <= {"CUDA0"}

@@ -56,6 +56,33 @@ def test_everything_that_a_log_shows() -> None:
     assert (old.build, old.nodes, len(old.layers), len(old.overridden)) == (9842, (33605, 33605), 44, 120)
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("error: invalid argument: --api-key=hush", "error: invalid argument: --api-key=..."),
+        ("error: invalid argument: LLAMA_API_KEY=hush", "error: invalid argument: LLAMA_API_KEY=..."),
+        ("error: invalid argument: {'HF_TOKEN': 'hush'}", "error: invalid argument: {'HF_TOKEN': ...}"),
+        ('error: invalid argument: "--hf_token", "hush"', 'error: invalid argument: "--hf_token", ...'),
+        ("error: invalid argument: -hft 'hush hush' -np 4", "error: invalid argument: -hft ... -np 4"),
+        (f"error: invalid argument: hf_{'hush' * 9}", "error: invalid argument: ..."),
+        ("error loading model: no https://a:hush@host/m?token=hush", "no https://host/m"),
+        (
+            "Out of memory: Killed process 7 (llama-server --api-key hush)",
+            "Out of memory: Killed process 7 (llama-server --api-key ...",
+        ),
+        ("error: invalid argument: --api-key-file a.txt", "error: invalid argument: --api-key-file a.txt"),
+    ],
+)
+def test_what_is_secret_is_not_kept(line: str, shown: str) -> None:
+    (load,) = loads(line)
+    assert load.failed is not None and load.failed.said == shown
+
+
+def test_the_address_of_a_model_has_no_secret() -> None:
+    (load,) = loads(GOOD.replace("/models/flash-antirez-q2.gguf", "https://me:hush@host/m.gguf?token=hush"))
+    assert load.path == "https://host/m.gguf" and "hush" not in load.content
+
+
 def test_the_command_line_in_a_log() -> None:
     (load,) = loads("user@host:~$ ./llama-server -m 'my model.gguf' -ot \"blk\\.1\\.=CPU\" \\\n" + GOOD)
     assert load.command == ("llama-server", "-m", "my model.gguf", "-ot", "blk\\.1\\.=CPU")
