@@ -18,15 +18,14 @@ from memplan.result import Estimate
 MOST: Final = 60
 """Estimates that are made for one log: a load that failed takes some dozen, another one or two."""
 
-MOST_NODES: Final = 800_000
-"""Nodes of their graphs together: some ten seconds at most, where nothing is known of one from another."""
+MOST_NODES: Final = 700_000
+"""Nodes of their graphs together: some six seconds at most, where nothing is known of one from another."""
 
 _REFUSED: Final = 20_000
 """Nodes that an estimate without a graph counts as."""
 
-
-MOST_PLACED: Final = 1_000_000
-"""Tensors that are placed to find where weights lie: some three seconds at most; a guess takes a dozen of a model."""
+MOST_PLACED: Final = 500_000
+"""Tensors that are placed to find where weights lie: a second or two at most; a guess takes a dozen of a model."""
 
 
 class TooMuchWork(LogError):
