@@ -21,10 +21,10 @@ _ESCAPES: Final = re.compile(r"\x1b(?:\[[0-9;:?]{0,32}[@-~]|\][^\x07\x1b]{0,256}
 
 _FLAG: Final = "|".join(re.escape(flag).replace(r"\-", "[-_]") for flag in sorted(SECRET, key=len, reverse=True))
 _SECRET: Final = re.compile(
-    rf"""(?P<what>(?<![\w-])(?:{_FLAG}|[A-Z_]{{0,40}}(?:API_KEY|TOKEN))(?:["'],?)?(?:\s?[=,:]\s?|\s{{1,9}}))"""
+    rf"""(?P<what>(?<![\w-])(?:{_FLAG}|[A-Z_]{{0,40}}(?:API_KEY|TOKEN))(?:["'],?)?(?:\s?[=,:]\s?|\s{{1,9}})|\bBearer\s)"""
     r"""(?:"[^"]*"?|'[^']*'?|[^\s"',]+)|\bhf_[A-Za-z0-9]{20,}"""
 )
-_HINTS: Final = ("--", "-hft", "API_KEY", "TOKEN", "hf_")
+_HINTS: Final = ("--", "-hft", "API_KEY", "TOKEN", "hf_", "Bearer ")
 
 
 def blanked(text: str) -> str:

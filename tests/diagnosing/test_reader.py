@@ -63,6 +63,7 @@ def test_everything_that_a_log_shows() -> None:
         ("error: invalid argument: LLAMA_API_KEY=hush", "error: invalid argument: LLAMA_API_KEY=..."),
         ("error: invalid argument: {'HF_TOKEN': 'hush'}", "error: invalid argument: {'HF_TOKEN': ...}"),
         ('error: invalid argument: "--hf_token", "hush"', 'error: invalid argument: "--hf_token", ...'),
+        ("error: invalid argument: Authorization: Bearer hush", "error: invalid argument: Authorization: Bearer ..."),
         ("error: invalid argument: -hft 'hush hush' -np 4", "error: invalid argument: -hft ... -np 4"),
         (f"error: invalid argument: hf_{'hush' * 9}", "error: invalid argument: ..."),
         ("error loading model: no https://a:hush@host/m?token=hush", "no https://host/m"),
