@@ -249,7 +249,7 @@ class Architecture(ABC, Generic[H]):
         return ()
 
     def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
-        """Nodes that a graph has room for (``llama_context::graph_max_nodes``)."""
+        """Nodes that a graph has room for (``llama_context::graph_max_nodes``, src/llama-context.cpp, v0.5.0)."""
         return max(40 * n_tokens, 32 * n_tensors) if self.long_graphs else max(1024, 8 * n_tensors)
 
     long_graphs = False

@@ -120,16 +120,22 @@ class LatentGraph(ModelGraph[H]):
         q_pe = self.cb(self.rope(q_pe, self.inp_pos, il), "q_pe", il)
         k_pe = self.cb(self.rope(k_pe, self.inp_pos, il), "k_pe", il)
         kv = self.cb(self.norm(kv, self.w(il, "attn_kv_a_norm"), il), "kv_cmpr", il)
-        q_nope = self.cb(ops.permute(q_nope, 0, 2, 1, 3), "q_nope_perm", il)
-        absorbed = self.cb(ops.mul_mat(self.w(il, "attn_k_b"), q_nope), "q_nope_absorbed", il)
-        absorbed = self.cb(ops.permute(absorbed, 0, 2, 1, 3), "q_nope_absorbed_perm", il)
-        q = self.cb(ops.concat(absorbed, q_pe, 0), "Qcur", il)
-        kv = self.cb(ops.reshape(kv, rank, 1, n), "kv_cmpr_reshape", il)
-        k = self.cb(ops.concat(kv, k_pe, 0), "Kcur", il)
-        self.cb(kv, "Vcur", il)
+        q, k, v = self.absorbed(q_nope, q_pe, kv, k_pe, il)
         if self.inp_attn_scale is not None:
             q = self.cb(ops.mul(q, self.inp_attn_scale), "Qcur_attn_temp_scaled", il)
-        return q, k, kv
+        return q, k, v
+
+    def absorbed(
+        self, q_nope: Tensor, q_pe: Tensor, kv: Tensor, k_pe: Tensor, il: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of parts: queries made latent, and both joined with what of them has a position."""
+        q_nope = self.cb(ops.permute(q_nope, 0, 2, 1, 3), "q_nope_perm", il)
+        latent = self.cb(ops.mul_mat(self.w(il, "attn_k_b"), q_nope), "q_nope_absorbed", il)
+        latent = self.cb(ops.permute(latent, 0, 2, 1, 3), "q_nope_absorbed_perm", il)
+        q = self.cb(ops.concat(latent, q_pe, 0), "Qcur", il)
+        kv = self.cb(ops.reshape(kv, kv.ne[0], 1, kv.ne[1]), "kv_cmpr_reshape", il)
+        k = self.cb(ops.concat(kv, k_pe, 0), "Kcur", il)
+        return q, k, self.cb(kv, "Vcur", il)
 
     def feed_forward(self, cur: Tensor, il: int) -> Tensor:
         """A dense layer, or routed experts beside shared ones."""

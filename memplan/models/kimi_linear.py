@@ -96,14 +96,8 @@ class KimiLinearGraph(LatentGraph[KimiLinearHParams], DeltaNet[KimiLinearHParams
         kv = self.norm(kv, self.w(il, "attn_kv_a_norm"), il)
         q_nope = self.cb(ops.view_3d(q, (nope, heads, n), row(head), row(head * heads)), "q_nope", il)
         q_pe = self.cb(ops.view_3d(q, (rot, heads, n), row(head), row(head * heads), row(nope)), "q_pe", il)
-        q_nope = self.cb(ops.permute(q_nope, 0, 2, 1, 3), "q_nope_perm", il)
-        absorbed = self.cb(ops.mul_mat(self.w(il, "attn_k_b"), q_nope), "q_nope_absorbed", il)
-        absorbed = self.cb(ops.permute(absorbed, 0, 2, 1, 3), "q_nope_absorbed_perm", il)
-        q = self.cb(ops.concat(absorbed, q_pe, 0), "Qcur", il)
-        kv = self.cb(ops.reshape(kv, rank, 1, n), "kv_cmpr_reshape", il)
-        k = self.cb(ops.concat(kv, k_pe, 0), "Kcur", il)
-        self.cb(kv, "Vcur", il)
-        return self.cb(self.build_attn_k(self.inp_attn, q, k, kv, self.w(il, "attn_v_b"), il), "mla_out", il)
+        q, k, v = self.absorbed(q_nope, q_pe, kv, k_pe, il)
+        return self.cb(self.build_attn_k(self.inp_attn, q, k, v, self.w(il, "attn_v_b"), il), "mla_out", il)
 
     # --- delta nets ---------------------------------------------------------------------------------------------------
 
