@@ -162,13 +162,13 @@ def _peaks(here: Sequence[tuple[Life, Placed]]) -> Iterator[Peak]:
             node=highest.first,
             tensor=tensor,
             live=tuple(sorted(live, key=_size, reverse=True)),
-            gaps=tuple(sorted(_gaps(size, live, before), key=_size, reverse=True)),
+            gaps=tuple(sorted(_gaps(live, before), key=_size, reverse=True)),
             groups=tuple(sorted(_groups(live), key=_size, reverse=True)),
         )
 
 
-def _gaps(size: int, live: Sequence[Placed], before: Sequence[tuple[int, Placed]]) -> Iterator[Gap]:
-    """What ``live`` leaves of ``size`` bytes; ``before``: the stays that had ended by then, and when."""
+def _gaps(live: Sequence[Placed], before: Sequence[tuple[int, Placed]]) -> Iterator[Gap]:
+    """What ``live`` leaves free below the highest of it; ``before``: the stays that had ended by then, and when."""
     chunk = live[0].chunk
     end = 0
     for p in sorted(live, key=_offset):

@@ -164,7 +164,7 @@ def make_chart(sweeper: Sweeper, sweep: Sweep, x_name: str, given: Sequence[str]
         panels=tuple(panels),
         verdicts=tuple(maker.verdict(key) for key in keys),
         answers=tuple(maker.answer(key) for key in keys),
-        notes=tuple([*maker.notes, *words.notes_of(sweep, axis)]),
+        notes=tuple([*maker.notes, *words.notes_of(sweep)]),
     )
 
 

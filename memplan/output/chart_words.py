@@ -87,7 +87,7 @@ def x_label_of(axis: Axis, sweep: Sweep) -> str:
     return "tokens of context (-c)" + (how[shared.pop()] if len(shared) == 1 else "")
 
 
-def notes_of(sweep: Sweep, axis: Axis) -> list[str]:
+def notes_of(sweep: Sweep) -> list[str]:
     """What llama.cpp refuses or takes otherwise, and what is not counted, not checked or not exact."""
     estimates = [point.estimate for point in sweep.points]
     refused = Counter(e.refused.message for e in estimates if e.refused is not None)

@@ -130,7 +130,7 @@ def _run_times(estimate: Estimate) -> list[str]:
 
 
 def _bar(device: DeviceUse, width: int, unicode: bool) -> Text:
-    """The device's free memory as a bar of ``width`` characters, filled by its three buffers."""
+    """The device's free memory as a bar of ``width`` characters, filled by what it holds."""
     from rich.text import Text
 
     bar = Text()

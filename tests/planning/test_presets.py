@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -12,21 +9,13 @@ from memplan.estimator import estimate
 from memplan.llama.flags import parse_flags
 from memplan.models.builtin import builtin_header
 from memplan.output.words import mib
-from memplan.planning.presets import SETTINGS, PresetFile, about, find_preset, preset_files, presets_folder
+from memplan.planning.presets import about, find_preset, presets_folder
 from memplan.releases import LATEST
+from scripts.presets import SETTINGS, PresetFile, make, preset_files
 
 pytestmark = pytest.mark.slow
 
-TOP = Path(__file__).parent.parent.parent
 FILES = {file.name: file for file in preset_files()}
-
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("presets_script", TOP / "scripts" / "presets.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def sections(text: str) -> list[tuple[str, str, dict[str, str]]]:
@@ -45,7 +34,7 @@ def test_there_is_a_file_for_each_rig_and_model_and_no_other() -> None:
 
 def test_files_are_what_the_script_writes() -> None:
     file = FILES["rtx-pro-6000.deepseek-v4-flash-mxfp4"]
-    stale = script().make(file) != find_preset(file.name).read_text()
+    stale = make(file) != find_preset(file.name).read_text()
     assert not stale, "presets are stale: run python scripts/presets.py"
 
 
