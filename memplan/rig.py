@@ -1,16 +1,17 @@
-"""Rigs from a command line: ``--gpu`` specs and ``--rig`` files."""
+"""A rig from a command line: ``--gpu`` specs, and options with a value for each GPU; what a rig may be at all."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from memplan.backends.cards import CONTEXT_MIB, find_card, size_assumed
 from memplan.backends.devices import CUDA, METAL, ROCM, RPC, SYCL, VULKAN, Gpu, Rig, in_device_order
 from memplan.backends.vulkan_limits import limits_of
-from memplan.errors import RigError, shown
+from memplan.errors import FlagError, RigError, shown
+from memplan.llama.flag_values import whole
 
 MAX_GPUS: Final = 16
 """``llama_max_devices()`` and ``GGML_CUDA_MAX_DEVICES``: more abort. The scheduler's 16 backends are these and the CPU
@@ -321,3 +322,17 @@ def _capability(text: str) -> tuple[int, int] | None:
         backends = "CUDA, Vulkan, Metal, ROCm, SYCL"
         raise RigError(f"{shown(text)}: neither a compute capability, as in 8.6, nor a backend ({backends})")
     return check_capability(text) if text else None
+
+
+def parse_mibs(flag: str, text: str) -> tuple[int, ...]:
+    """Values in MiB, separated by commas. Raises FlagError."""
+    return tuple([whole(flag, part, 0, 1 << 30) for part in text.split(",")])
+
+
+def one_each(flag: str, mibs: Sequence[int], gpus: int) -> tuple[int, ...]:
+    """A value in MiB for all GPUs, or one each, as bytes for each; none where none is given. Raises FlagError."""
+    if not mibs:
+        return ()
+    if len(mibs) not in (1, gpus):
+        raise FlagError(f"{flag} has {len(mibs)} values for {gpus} GPUs: give one for all, or one each")
+    return tuple(mib * MIB for mib in (tuple(mibs) * gpus if len(mibs) == 1 else mibs)[:gpus])

@@ -35,8 +35,8 @@ def read_question(arguments: Arguments) -> Question:
     rig, machine = rig_of(arguments)
     rig, seen = rig_in(arguments.environment, rig, machine)
     check_devices(flags, rig)
-    from memplan.planning.problem import one_each
     from memplan.question import Question, check_op
+    from memplan.rig import one_each
 
     without_ops = tuple(dict.fromkeys(check_op(name, "--without-op ") for name in arguments.without_ops or ()))
 
@@ -57,7 +57,7 @@ def read_question(arguments: Arguments) -> Question:
 
 def reserve_mibs(arguments: Arguments) -> tuple[int, ...]:
     """The values of ``--reserve``. Raises FlagError."""
-    from memplan.planning.problem import parse_mibs
+    from memplan.rig import parse_mibs
 
     return () if arguments.reserve is None else parse_mibs("--reserve", arguments.reserve)
 

@@ -14,7 +14,6 @@ from memplan.cli.asked import read_question
 from memplan.cli.command import APP, CHECK_FAILED, Arguments, LlamaCommand
 from memplan.cli.waiting import working
 from memplan.errors import FlagError
-from memplan.llama.flag_values import whole
 
 if TYPE_CHECKING:
     from memplan.backends.devices import Rig
@@ -128,12 +127,12 @@ def _model_file(header: Header) -> tuple[str | None, str]:
 
 def _margins(text: str | None, question: Question) -> tuple[int, ...]:
     """Bytes to leave on each GPU, from ``--margin``, ``--fit-target``, or the reserve. Raises FlagError."""
-    from memplan.planning.problem import default_margins, one_each
+    from memplan.planning.problem import default_margins
+    from memplan.rig import one_each, parse_mibs
 
     if text is None:
         return default_margins(question)
-    values = tuple(whole("--margin", part, 0, 1 << 30) for part in text.split(","))
-    return one_each("--margin", values, len(question.rig.gpus))
+    return one_each("--margin", parse_mibs("--margin", text), len(question.rig.gpus))
 
 
 def _bandwidths(gpus: str | None, host: str | None, rig: Rig) -> Bandwidths:

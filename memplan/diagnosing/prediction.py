@@ -16,10 +16,10 @@ from memplan.diagnosing.subject import NO_BUILD, Subject
 from memplan.errors import MemplanError
 from memplan.estimator import model_of
 from memplan.llama.flags import check_devices
-from memplan.planning.problem import one_each
 from memplan.question import Question
 from memplan.releases import FORKS, RELEASES, Release
 from memplan.result import Estimate
+from memplan.rig import one_each
 
 
 def predict(subject: Subject) -> Estimate | None:

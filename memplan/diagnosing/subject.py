@@ -19,10 +19,10 @@ from memplan.llama.flags import Flags, parse_flags
 from memplan.llama.speculation import draft_kind
 from memplan.models.builtin import builtin_header, builtin_like
 from memplan.models.registry import ARCHITECTURES
-from memplan.planning.problem import one_each
 from memplan.question import Question
 from memplan.releases import LATEST, Release, find_release
 from memplan.result import Estimate
+from memplan.rig import one_each
 
 NO_BUILD: Final = "the log does not say which build it was"
 

@@ -92,9 +92,8 @@ def _question(asked: Mapping[str, Any]) -> Question:
     from memplan.llama.spelling import spelled_for
     from memplan.models.paths import parse_paths
     from memplan.page.pasted import BESIDE, sort_words, split_line
-    from memplan.planning.problem import one_each, parse_mibs
     from memplan.releases import find_release
-    from memplan.rig import FEW_HOST_MIB, check_mib, parse_gpus
+    from memplan.rig import FEW_HOST_MIB, check_mib, one_each, parse_gpus, parse_mibs
 
     release, note = find_release(asked["llama"])
     own, more, names = sort_words(split_line(asked["more"]), BESIDE)

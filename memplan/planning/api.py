@@ -8,9 +8,10 @@ from memplan.backends.devices import Rig
 from memplan.errors import FlagError, shown
 from memplan.gguf.header import Header
 from memplan.planning.plan import NoPlan, Plan, make_plan
-from memplan.planning.problem import MIB, Problem
+from memplan.planning.problem import Problem
 from memplan.question import Question
 from memplan.releases import Release
+from memplan.rig import MIB
 
 
 def plan(

@@ -17,8 +17,9 @@ from memplan.llama.flag_fields import PLACEMENT_AND_DEVICES
 from memplan.llama.flags import Flags
 from memplan.llama.servers import rpc_words
 from memplan.planning.plan import DEFAULT_MARGIN, NoPlan, Plan, make_plan
-from memplan.planning.problem import MIB, Problem
+from memplan.planning.problem import Problem
 from memplan.planning.search import Search
+from memplan.rig import MIB
 
 LEAST_CONTEXT = 4096
 """llama.cpp's own ``--fit-ctx``."""

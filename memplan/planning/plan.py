@@ -20,11 +20,12 @@ from memplan.planning.layout import Layout
 from memplan.planning.nearest import changes_in_full, few_enough, nearest_changes
 from memplan.planning.partition import LayerPartitioner
 from memplan.planning.probing import Change
-from memplan.planning.problem import MIB, Candidate, Problem, check_layers, leaves_margins
+from memplan.planning.problem import Candidate, Problem, check_layers, leaves_margins
 from memplan.planning.search import Search
 from memplan.planning.speed import SPLIT_MS
 from memplan.planning.widening import SEARCHED, widen
 from memplan.result import Estimate
+from memplan.rig import MIB
 
 DEFAULT_MARGIN = 1024
 """MiB to leave on every GPU, as llama.cpp's ``--fit-target``."""

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from memplan.backends.devices import Rig
-from memplan.errors import BadHyperParameter, FlagError
+from memplan.errors import BadHyperParameter
 from memplan.estimator import model_of
 from memplan.llama.flag_fields import same_setting
-from memplan.llama.flag_values import whole
 from memplan.llama.flags import DEFAULT_FIT_TARGET, Flags
 from memplan.planning.layout import Layout
 from memplan.planning.speed import Bandwidths, find_bandwidths
 from memplan.question import Question
 from memplan.result import Estimate
+from memplan.rig import MIB
 
 MOST_LAYERS: Final = 140
 """Layers of the longest model that is planned: more than any has, and some seconds where all are unlike."""
@@ -99,9 +99,6 @@ def fits_gpus(found: Estimate, margins: Sequence[int]) -> bool:
     return all(d.used == 0 or d.left >= margin for d, margin in zip(found.devices, margins, strict=True))
 
 
-MIB = 1 << 20
-
-
 def default_margins(question: Question) -> tuple[int, ...]:
     """Bytes to leave on each GPU: what ``--fit-target`` says where it is given, else the reserve.
 
@@ -111,17 +108,3 @@ def default_margins(question: Question) -> tuple[int, ...]:
         return question.reserves
     mibs, gpus = question.flags.fit_target, len(question.rig.gpus)
     return tuple(mib * MIB for mib in (*mibs, *(mibs if len(mibs) == 1 else DEFAULT_FIT_TARGET) * gpus)[:gpus])
-
-
-def parse_mibs(flag: str, text: str) -> tuple[int, ...]:
-    """Values in MiB, separated by commas. Raises FlagError."""
-    return tuple([whole(flag, part, 0, 1 << 30) for part in text.split(",")])
-
-
-def one_each(flag: str, mibs: Sequence[int], gpus: int) -> tuple[int, ...]:
-    """A value in MiB for all GPUs, or one each, as bytes for each; none where none is given. Raises FlagError."""
-    if not mibs:
-        return ()
-    if len(mibs) not in (1, gpus):
-        raise FlagError(f"{flag} has {len(mibs)} values for {gpus} GPUs: give one for all, or one each")
-    return tuple(mib * MIB for mib in (tuple(mibs) * gpus if len(mibs) == 1 else mibs)[:gpus])

@@ -8,8 +8,7 @@ from memplan.models.builtin import builtin_header
 from memplan.planning.api import plan
 from memplan.planning.overrides import matched, write_overrides
 from memplan.planning.plan import Plan
-from memplan.planning.problem import MIB
-from memplan.rig import parse_gpus
+from memplan.rig import MIB, parse_gpus
 
 pytestmark = pytest.mark.slow
 

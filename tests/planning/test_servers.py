@@ -16,9 +16,8 @@ from memplan.planning.fit import fit_preset
 from memplan.planning.layout import Layout
 from memplan.planning.partition import LayerPartitioner
 from memplan.planning.plan import NoPlan, Plan, make_plan
-from memplan.planning.problem import MIB
 from memplan.planning.speed import NETWORK_MS, SPLIT_MS, find_bandwidths
-from memplan.rig import parse_gpus
+from memplan.rig import MIB, parse_gpus
 from memplan.rig_file import parse_rig, write_rig
 from tests.planning.rigs import made_up, problem
 
