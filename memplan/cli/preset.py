@@ -114,4 +114,3 @@ def _fit(arguments: Arguments, style: str, growth: int | None) -> int:
     else:
         sys.stderr.write(no_fit_text(preset, terminal.width()))
     return 0 if fits else CHECK_FAILED
-

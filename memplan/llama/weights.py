@@ -203,8 +203,7 @@ def _check_shape(w: Wanted, info: TensorInfo) -> None:
         same = w.shape[0] % info.type.block_size == 0
     if not same:
         raise BadTensorShape(
-            f"tensor {w.name} has shape {_text(info.shape)}, but the hyper-parameters imply {_text(w.shape)};"
-            f" {CONVERT}"
+            f"tensor {w.name} has shape {_text(info.shape)}, but the hyper-parameters imply {_text(w.shape)}; {CONVERT}"
         )
 
 

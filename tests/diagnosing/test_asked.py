@@ -13,10 +13,12 @@ from memplan.diagnosing import answers as answers_module
 from memplan.diagnosing.diagnosis import diagnose, diagnose_all
 from memplan.diagnosing.flags_seen import seen_flags
 from memplan.diagnosing.guessing import layer_bytes, split_of
+from memplan.diagnosing.meanings import SAID
 from memplan.diagnosing.result import Given
 from memplan.diagnosing.rigs import other_gpus, rig_of
 from memplan.errors import FlagError, UnknownRelease
 from memplan.estimator import answer
+from memplan.llama.refusals import OTHER, abort_of
 from memplan.models.builtin import builtin_header
 from memplan.rig import parse_gpus
 from tests.diagnosing.logs import (
@@ -74,6 +76,18 @@ def test_every_kind_of_cause_is_explained_in_the_docs() -> None:
     kinds = {meaning.kind for meaning in meanings.SAID.values()} | set(re.findall(r'Cause\(\s*"([a-z-]+)"', source))
     assert len(kinds) >= 19
     assert {kind for kind in kinds if f"`{kind}`" not in page} == set()
+    rows = {row.split("|")[1].strip(" `"): row for row in page.splitlines() if row.startswith("| `")}
+    since = {meaning.kind: meaning.since for meaning in meanings.SAID.values() if meaning.since is not None}
+    assert len(since) == 3
+    for kind, mended in since.items():
+        assert meanings.newer_release(mended, None).removeprefix("llama.cpp ") in rows[kind]
+
+
+def test_words_mean_in_a_log_what_they_mean_in_a_refusal() -> None:
+    kinds = {words: (abort_of(words).kind, meaning.kind) for words, meaning in SAID.items()}
+    refused = {words: pair for words, pair in kinds.items() if pair[0] != OTHER}
+    assert len(refused) == 3
+    assert all(predicted == logged for predicted, logged in refused.values())
 
 
 # --- flags that a log shows only by what they do ---

@@ -44,9 +44,7 @@ def test_a_switch_counts_when_it_is_on_and_its_negation_by_being_there() -> None
 def test_variables_that_newer_builds_do_not_read() -> None:
     assert flags(10852, NO_MMAP="1", MLOCK="on") == ["--mlock", "--no-mmap"]
     assert flags(10909, NO_MMAP="1", MLOCK="on") == []
-    assert notes(10909, NO_MMAP="1") == [
-        "LLAMA_ARG_NO_MMAP is not read by llama.cpp any more: give the flag, -lm none"
-    ]
+    assert notes(10909, NO_MMAP="1") == ["LLAMA_ARG_NO_MMAP is not read by llama.cpp any more: give the flag, -lm none"]
 
 
 def test_what_is_read_and_what_is_not_is_said() -> None:

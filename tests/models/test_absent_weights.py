@@ -24,9 +24,7 @@ CASES: list[tuple[str, str, dict[str, Any], int, tuple[int, int, int]]] = [
 
 
 @pytest.mark.parametrize(("name", "absent", "keys", "nodes", "gpu"), CASES, ids=range(len(CASES)))
-def test_as_llama_cpp(
-    name: str, absent: str, keys: dict[str, Any], nodes: int, gpu: tuple[int, int, int]
-) -> None:
+def test_as_llama_cpp(name: str, absent: str, keys: dict[str, Any], nodes: int, gpu: tuple[int, int, int]) -> None:
     model = MODELS[name]
     header = header_of(replace(model, keys={**model.keys, **keys}), model.recipes[model.default], name)
     header = replace(header, tensors={n: t for n, t in header.tensors.items() if not re.search(absent, n)})

@@ -107,7 +107,8 @@ class Structure:
         ends = [*self.segments, len(self.order)]
         self.rows = [
             (self.at[self.order[start]], self.order[start], self.order[end - 1] + 1)
-            for start, end in zip(starts, ends, strict=True) if start < end
+            for start, end in zip(starts, ends, strict=True)
+            if start < end
         ]
         self.position = array("i", bytes(4 * len(self.at)))
         for place, i in enumerate(self.order):

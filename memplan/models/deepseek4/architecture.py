@@ -116,7 +116,6 @@ class DeepSeek4(Architecture[DeepSeek4HParams]):
             " buffers take many times what they take with -np 1",
         )
 
-
     def checkpoint(self, hp: DeepSeek4HParams, memory: Memory, n_ctx_seq: int) -> int:
         """One slot's raw keys within the window, and one snapshot of its compressors' states (``state_write``)."""
         if not isinstance(memory, DeepSeek4Memory):
