@@ -51,16 +51,15 @@ class Model:
 
     def beside(self, served: Model) -> Model:
         """A drafter that takes what weights it lacks from the model that it drafts for."""
-        known = self._beside.get(id(served))
-        if known is None or known[0] is not served:
+        if not self._beside or self._beside[0] is not served:
             graphs = ModelGraphs(self.arch, self.hparams, self.tensors, served.tensors)
-            self._beside.clear()
-            known = self._beside[id(served)] = served, replace(self, graphs=graphs)
-        return known[1]
+            self._beside[:] = served, replace(self, graphs=graphs)
+        return self._beside[1]
 
     @cached_property
-    def _beside(self) -> dict[int, tuple[Model, Model]]:
-        return {}
+    def _beside(self) -> list[Model]:
+        """The last model that was drafted for, and the drafter beside it."""
+        return []
 
 
 KEPT_MODELS = 6

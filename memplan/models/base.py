@@ -140,6 +140,24 @@ class Architecture(ABC, Generic[H]):
     """Parts that can be fused or not, by the names that ``--path`` takes."""
     graph_followed = True
     """Whether the graph is known, and with it compute buffers."""
+    tied_output = True
+    """Whether the embedding is the output too, where a file has no weight of that name."""
+    one_cache_type = False
+    """Whether K and V caches must have one type (``is_mla``), since ``Release.equal_cache_types``."""
+    equal_heads = False
+    """Whether the graph asserts that a head's values are as long as its keys."""
+    whole_rope = False
+    """Whether it asserts that, and that all of a head is rotated."""
+    long_graphs = False
+    """Whether graphs have room for many more nodes: unfused, or for each stream, they are long."""
+    own_streams = False
+    """Whether each slot keeps caches of its own, also where slots are unified."""
+    always_drafts_since: int | None = None
+    """The first build seen that loads MTP blocks always, until they are skipped (``Release.skips_mtp_blocks``)."""
+    injects: frozenset[str] = frozenset()
+    """Of a block drafter: the weights that what it reads of a prompt is multiplied with, by name without layer."""
+    unnamed: Mapping[str, str] = MappingProxyType({})
+    """What large inputs without a name are, by what memplan calls them (``explaining/names.py``)."""
 
     def __init__(self, mtp: Architecture[Any] | None = None) -> None:
         """``mtp``: what makes the graph of a context that drafts with the model's own MTP block; None: not modelled."""
@@ -156,12 +174,6 @@ class Architecture(ABC, Generic[H]):
     @abstractmethod
     def load_hparams(self, k: Keys, release: Release) -> H:
         """The hyper-parameters (``load_arch_hparams``). Raises MissingKey and BadHyperParameter."""
-
-    tied_output = True
-    """Whether the embedding is the output too, where a file has no weight of that name."""
-
-    always_drafts_since: int | None = None
-    """The first build seen that loads MTP blocks always, until they are skipped (``Release.skips_mtp_blocks``)."""
 
     def tensors(self, hp: H, have: Have, load_mtp: bool, release: Release) -> Iterator[Wanted]:
         """The weights that are asked for, in order (``load_arch_tensors``); ``have``: those of the file."""
@@ -206,25 +218,9 @@ class Architecture(ABC, Generic[H]):
         """Those of them that are tried, in llama.cpp's order (``resolve_fused_ops``)."""
         return ()
 
-    injects: frozenset[str] = frozenset()
-    """Of a block drafter: the weights that what it reads of a prompt is multiplied with, by name without layer."""
-
-    def drafted_at_once(self, hp: H, flags: Flags) -> int:
-        """Tokens of a slot that are computed at once while it drafts; ``flags``: the drafter's."""
-        return 1
-
-    def layer_inputs(self, hp: H) -> frozenset[int]:
-        """Of a block drafter: the target's layers whose inputs it reads (``target_layer_ids``)."""
-        return frozenset()
-
-    one_cache_type = False
-    """Whether K and V caches must have one type (``is_mla``), since ``Release.equal_cache_types``."""
-
-    equal_heads = False
-    """Whether the graph asserts that a head's values are as long as its keys."""
-
-    whole_rope = False
-    """Whether the graph asserts, besides, that all of a head is rotated."""
+    def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
+        """Nodes that a graph has room for (``llama_context::graph_max_nodes``, src/llama-context.cpp, v0.5.0)."""
+        return max(40 * n_tokens, 32 * n_tensors) if self.long_graphs else max(1024, 8 * n_tensors)
 
     def check_graph(self, hp: H, memory: Memory, release: Release) -> Refusal | None:
         """Why llama.cpp dies while it builds the first graph; None if it does not."""
@@ -238,22 +234,17 @@ class Architecture(ABC, Generic[H]):
         """Whether a context reserves a prompt once more with all of it in one sequence (``sched_reserve``)."""
         return False
 
-    own_streams = False
-    """Whether each slot keeps caches of its own, also where slots are unified."""
+    def drafted_at_once(self, hp: H, flags: Flags) -> int:
+        """Tokens of a slot that are computed at once while it drafts; ``flags``: the drafter's."""
+        return 1
 
-    unnamed: Mapping[str, str] = MappingProxyType({})
-    """What large inputs without a name are, by what memplan calls them (``explaining/names.py``)."""
+    def layer_inputs(self, hp: H) -> frozenset[int]:
+        """Of a block drafter: the target's layers whose inputs it reads (``target_layer_ids``)."""
+        return frozenset()
 
     def notes(self, flags: Flags, release: Release) -> tuple[str, ...]:
         """What to know about these settings that is true of this architecture alone."""
         return ()
-
-    def max_nodes(self, n_tokens: int, n_tensors: int) -> int:
-        """Nodes that a graph has room for (``llama_context::graph_max_nodes``, src/llama-context.cpp, v0.5.0)."""
-        return max(40 * n_tokens, 32 * n_tensors) if self.long_graphs else max(1024, 8 * n_tensors)
-
-    long_graphs = False
-    """Whether there is room for many more: unfused, or for each stream, graphs are long."""
 
     def checkpoint(self, hp: H, memory: Memory, n_ctx_seq: int) -> int:
         """Bytes of one context checkpoint of llama-server: what of the caches cannot be rolled back; 0 for none."""
