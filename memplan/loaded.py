@@ -51,14 +51,16 @@ class Model:
 
     def beside(self, served: Model) -> Model:
         """A drafter that takes what weights it lacks from the model that it drafts for."""
-        if not self._beside or self._beside[0] is not served:
-            graphs = ModelGraphs(self.arch, self.hparams, self.tensors, served.tensors)
-            self._beside[:] = served, replace(self, graphs=graphs)
-        return self._beside[1]
+        for known, drafter in self._beside:
+            if known is served:
+                return drafter
+        drafter = replace(self, graphs=ModelGraphs(self.arch, self.hparams, self.tensors, served.tensors))
+        self._beside[:] = [(served, drafter)]
+        return drafter
 
     @cached_property
-    def _beside(self) -> list[Model]:
-        """The last model that was drafted for, and the drafter beside it."""
+    def _beside(self) -> list[tuple[Model, Model]]:
+        """The last model that was drafted for, and the drafter beside it; threads may take turns."""
         return []
 
 
