@@ -69,6 +69,8 @@ _ABORTS: Mapping[str, tuple[str, str]] = {
         "take an unquantised cache type (-ctk f16 -ctv f16)",
     ),
 }
+"""By words of what llama.cpp says as it dies: the kind of refusal, and what to change. Where it does, and in which
+release, is said beside the rule that finds it out."""
 
 
 def abort_of(said: str) -> Refusal:
