@@ -68,7 +68,8 @@ def fit_preset(problem: Problem, growth: int | None = None) -> FitPreset:
         f"{growth} MiB for what kernels take at run time",
     ]
     # the plan counts run time itself
-    plan = make_plan(replace(problem, margins=tuple((target - min(growth, counted)) * MIB for target in targets)))
+    margins = tuple((target - min(growth, counted)) * MIB for target in targets)
+    plan = make_plan(replace(problem, margins=margins))
     return FitPreset(
         targets=tuple(targets),
         fit_ctx=flags.n_ctx or LEAST_CONTEXT,
@@ -92,7 +93,7 @@ def _targets(problem: Problem, growth: int) -> list[int]:
 
 
 def _growth(problem: Problem) -> int:
-    plan = make_plan(replace(problem, margins=problem.question.reserves))
+    plan = make_plan(replace(problem, margins=problem.question.reserves), changes=False)
     return DEFAULT_MARGIN if isinstance(plan, NoPlan) else _taken(plan)
 
 
