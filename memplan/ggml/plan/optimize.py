@@ -7,11 +7,10 @@ same part elsewhere. One that looks further (``Backend.looks_far``) is given spl
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -20,13 +19,11 @@ from memplan.ggml.backend import Backend, Traits
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part
 from memplan.ggml.plan.schedule import Schedule
 from memplan.ggml.plan.structure import kept_of
+from memplan.ggml.plan.whole_graph import Kept, SplitForm, WholeGraph
 from memplan.ggml.sched import Sched
 from memplan.ggml.tensor import Tensor, same_layout
 
 Backends = frozenset[int]
-
-Kept = tuple[int, int]
-"""A tensor, and the backend whose copy of it is kept; -1 for the tensor itself."""
 
 Lifetimes = tuple[tuple[int, tuple[Kept, ...]], ...]
 """Nodes, and what must outlive each."""
@@ -60,6 +57,12 @@ class Run(NamedTuple):
 _AFTER = -(1 << 30)
 """The node after a run, in place of a number."""
 
+SplitAnswer = tuple["tuple[int, ...]", "tuple[tuple[int, tuple[int, ...]], ...]"]
+"""The same about a split, its tensors numbered as in ``SplitForm.kept``; the order in full."""
+
+KEPT_SPLITS = 512
+"""Answers about splits that are remembered."""
+
 KEPT_ANSWERS = 128
 """Answers about one part that are remembered, as long as the part is."""
 
@@ -73,6 +76,7 @@ class Optimizer:
         self._runs: dict[tuple[Schedule, Backends], list[tuple[int, int, int, Run]]] = {}
         self._answers: WeakKeyDictionary[Part, dict[tuple[Buffers, Run], Answer]] = WeakKeyDictionary()
         self._wholes: dict[tuple[object, ...], list[tuple[int, Answer]]] = {}
+        self._splits: dict[tuple[int, Hashable], SplitAnswer] = {}
         self._far: WeakKeyDictionary[Part, dict[Buffers, Backends]] = WeakKeyDictionary()
         backends = sched.backends
         self._may_look_far = [b for b, of in enumerate(backends) if type(of).looks_far is not Backend.looks_far]
@@ -190,20 +194,36 @@ class Optimizer:
         return known
 
     def _ask_whole(self, graph: GraphParts, schedule: Schedule, far: Backends) -> Iterator[tuple[int, Answer]]:
-        whole = _Whole(graph, schedule)
-        order = schedule.structure.order
+        whole = WholeGraph(graph, schedule)
         for start, end, backend in schedule.runs:
-            if backend in far:
-                after = whole.tensor(order[end]) if end < len(order) else None
-                nodes = whole.nodes(order[start:end], backend)
-                tensors, deps = self.sched.backends[backend].graph_optimize(nodes, after)
-                kept: dict[int, dict[Kept, None]] = {}
-                for tensor, until in deps:
-                    kept.setdefault(whole.names[until][0], {})[whole.names[tensor]] = None
-                stretched = tuple([(until, tuple(names)) for until, names in kept.items()])
-                yield start, (tuple([whole.names[t][0] for t in tensors]), stretched)
-        for tensor in whole.names:
-            tensor.src.clear()  # freed one by one: a chain of thousands is more than a browser's stack takes
+            if backend not in far:
+                continue
+            form = whole.form(start, end, backend, self.sched.backends[backend].traits)
+            known = self._splits.get((backend, form.key))
+            if known is None:
+                make_room(self._splits, KEPT_SPLITS)
+                known = self._splits[backend, form.key] = self._ask_split(whole, form)
+            order, stretched = known
+            kept = form.kept
+            yield (
+                start,
+                (
+                    tuple([kept[n][0] for n in order]),
+                    tuple([(kept[until][0], tuple([kept[n] for n in tensors])) for until, tensors in stretched]),
+                ),
+            )
+        whole.forget()
+
+    def _ask_split(self, whole: WholeGraph, form: SplitForm) -> SplitAnswer:
+        nodes, after = whole.nodes(form)
+        numbers = {kept: n for n, kept in enumerate(form.kept)}
+        names = whole.names
+        tensors, deps = self.sched.backends[form.backend].graph_optimize(nodes, after)
+        kept: dict[int, dict[int, None]] = {}
+        for tensor, until in deps:
+            kept.setdefault(numbers[names[until]], {})[numbers[names[tensor]]] = None
+        stretched = tuple([(until, tuple(found)) for until, found in kept.items()])
+        return tuple([numbers[names[t]] for t in tensors]), stretched
 
 
 def _alike(parts: Sequence[Part], traits: Callable[[Tensor], Traits]) -> Hashable:
@@ -211,48 +231,3 @@ def _alike(parts: Sequence[Part], traits: Callable[[Tensor], Traits]) -> Hashabl
     names: dict[Hashable, int] = {}
     of_parts = [part.alike(traits) for part in parts]
     return tuple([(number, *[names.setdefault(v, len(names)) for v in compared]) for number, compared in of_parts])
-
-
-class _Whole:
-    """A graph's tensors made anew, each once, as they are asked for; ``names`` says what each one is."""
-
-    def __init__(self, graph: GraphParts, schedule: Schedule) -> None:
-        self.graph = graph
-        self.structure = structure = schedule.structure
-        self.names: dict[Tensor, Kept] = {}
-        self._made: dict[Kept, Tensor] = {}
-        self._buffers = structure.buffers(graph)
-        self._uses = Counter(chain.from_iterable(map(structure.srcs.__getitem__, structure.order)))
-        self._copies = {(i, j) for i, j, _ in schedule.copies}
-
-    def tensor(self, i: int) -> Tensor:
-        """The tensor of one id, without sources until it is among ``nodes``."""
-        t = self._made.get((i, -1))
-        if t is None:
-            at, r = self.structure.at[i], self.structure.ref[i]
-            of = self.graph.parts[at].tensor(r) if at >= 0 else self.graph.inputs[r]
-            base = self.structure.base[i]
-            view_src = self.tensor(base) if base >= 0 else None
-            t = Tensor(of.op, of.type, of.ne, of.nb, [], view_src, of.view_offs, of.kind, of.params, of.name)
-            t.flags = of.flags
-            t.uses = self._uses[i]
-            t.buffer = self._buffers[i]
-            self._keep(t, (i, -1))
-        return t
-
-    def nodes(self, ids: Sequence[int], backend: int) -> list[Tensor]:
-        """A split's nodes with their sources, copies in place of what lies elsewhere."""
-        for i in ids:
-            sources = enumerate(self.structure.srcs[i])
-            self.tensor(i).src = [
-                self._copy(s, backend) if (i, j) in self._copies else self.tensor(s) for j, s in sources
-            ]
-        return [self.tensor(i) for i in ids]
-
-    def _copy(self, i: int, backend: int) -> Tensor:
-        return self._made.get((i, backend)) or self._keep(same_layout(self.tensor(i)), (i, backend))
-
-    def _keep(self, t: Tensor, name: Kept) -> Tensor:
-        self._made[name] = t
-        self.names[t] = name
-        return t

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from memplan.errors import BadHyperParameter
 from memplan.ggml.backend import UNLIMITED, BufferType
-from memplan.ggml.plan.optimize import Kept, Optimized
+from memplan.ggml.plan.optimize import Optimized
 from memplan.ggml.plan.parts import Part
 from memplan.ggml.plan.schedule import NOWHERE, Schedule
+from memplan.ggml.plan.whole_graph import Kept
 from memplan.ggml.tallocr import MAX_FREE_BLOCKS, Address, DynTallocr, OutOfFreeBlocksError, beyond_counting
 from memplan.ggml.tensor import Tensor, same_layout
 

@@ -6,8 +6,11 @@ Tensor ids run over the whole graph: first its inputs, then each part's nodes an
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from operator import itemgetter
 
 from memplan.garbage import make_room
@@ -115,6 +118,11 @@ class Structure:
             self.position[i] = place
         self.of_computed, self.of_readers, self.of_read = map(_lookup, (self.computed, self.readers, self.read))
         self._count(done)
+
+    @cached_property
+    def uses(self) -> Counter[int]:
+        """How many sources name each tensor."""
+        return Counter(chain.from_iterable(map(self.srcs.__getitem__, self.order)))
 
     def _owner(self, i: int) -> int:
         return self.base[i] if self.base[i] >= 0 else i
