@@ -16,6 +16,8 @@ from memplan.backends.vulkan import VulkanBackend
 from memplan.errors import FlagError, RigError
 from memplan.estimator import answer, estimate
 from memplan.ggml import ops
+from memplan.ggml.plan.optimize import Optimizer, SplitAnswer
+from memplan.ggml.plan.whole_graph import SplitForm, WholeGraph
 from memplan.ggml.tensor import Tensor, new_tensor, packed_strides
 from memplan.gguf.types import BY_NAME, F16, F32, I32, IQ4_NL
 from memplan.llama.flags import check_devices, parse_flags
@@ -159,6 +161,23 @@ def test_quick_and_plain_planner_agree(gpus: list[str]) -> None:
     question = Question.of(FLASH, flags, parse_gpus(gpus), LATEST)
     quick, plain = (answer(question, plain).estimate for plain in (False, True))
     assert quick.buffers == plain.buffers and quick.splits == plain.splits
+
+
+@pytest.mark.parametrize("gpu", ["M2 Ultra", "2*RX 7900 XTX"])
+def test_splits_that_are_alike_are_asked_about_once(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rig, asked = builtin_header("qwen3-30b-a3b"), parse_gpus([gpu]), list[int]()
+    ask = Optimizer._ask_split
+
+    def counted(self: Optimizer, whole: WholeGraph, form: SplitForm) -> SplitAnswer:
+        asked.append(len(form.nodes))
+        return ask(self, whole, form)
+
+    monkeypatch.setattr(Optimizer, "_ask_split", counted)
+    for words in ("-ncmoe 7", "-ncmoe 8", r"-ot blk\.(3|9|1.)\.ffn_up_exps=CPU"):
+        question = Question.of(model, parse_flags(["-c", "4096", "-np", "1", *words.split()]), rig, LATEST)
+        quick, plain = (answer(question, plain).estimate for plain in (False, True))
+        assert quick.buffers == plain.buffers and quick.splits == plain.splits
+    assert 0 < len(asked) < 24
 
 
 @pytest.mark.parametrize(
