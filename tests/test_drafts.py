@@ -188,6 +188,7 @@ def test_a_block_that_drafts_alone_is_the_only_one() -> None:
     assert found.draft_refused is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_from_python_a_drafter_is_given_as_a_header() -> None:
     case = next(case for case in CASES if case["id"] == "m0086")

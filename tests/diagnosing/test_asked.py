@@ -184,6 +184,7 @@ def test_in_place_of_gpus_that_cannot_be_meant_the_logs_are_taken(gpus: str) -> 
         assert found.cause == diagnosis("r8-one-card-short").cause
 
 
+@pytest.mark.thorough
 def test_loads_that_differ_in_free_memory_are_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     real = answer

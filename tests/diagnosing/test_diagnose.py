@@ -177,6 +177,7 @@ def retried(found: Diagnosis, mend: Mend) -> Estimate:
     return estimate(header, parse_flags(argv, found.estimate.flags.app), rig, mend.llama or found.release)
 
 
+@pytest.mark.thorough
 def test_experts_of_the_lowest_blocks_pile_up_on_the_first_device() -> None:
     """Report R31: they must straddle both cards' layer ranges."""
     log = text("r31-four-slots")

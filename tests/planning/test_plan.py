@@ -264,6 +264,7 @@ def test_sixteen_gpus_of_which_nothing_fits() -> None:
     assert refused.refused is not None
 
 
+@pytest.mark.thorough
 def test_a_host_that_is_too_small() -> None:
     plan = make_plan(problem("-c 65536 -np 1", ["RTX 3090"], host=60000))
     assert isinstance(plan, NoPlan)
