@@ -57,6 +57,10 @@ class Change:
         return f"without {' '.join(self.drop)}" if self.drop else " ".join(self.words)
 
 
+MOST_ESTIMATES = 150
+"""Estimates after which no further variants are tried: what is known to fit by then is proposed. Most take some 20."""
+
+
 class Prober:
     """Finds plans for variants of a problem, and counts their estimates.
 
@@ -73,8 +77,8 @@ class Prober:
         self.hints: tuple[Layout, ...] = ()
 
     def fits(self, words: Sequence[str]) -> bool:
-        """Whether any placement fits with these flags added."""
-        return self._find(words, "any") is not None
+        """Whether any placement fits with these flags added; not said to once that has been asked at length."""
+        return self.estimates < MOST_ESTIMATES and self._find(words, "any") is not None
 
     def plan(self, words: Sequence[str]) -> Candidate | None:
         """The best placement with these flags added."""

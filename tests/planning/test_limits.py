@@ -9,10 +9,11 @@ import pytest
 from memplan.cli import main
 from memplan.estimator import answer
 from memplan.output.plan import advice_text, no_plan_text
+from memplan.planning import probing
 from memplan.planning.advice import advise
 from memplan.planning.nearest import NEAR
 from memplan.planning.plan import NoPlan, Plan, make_plan
-from memplan.planning.probing import Change
+from memplan.planning.probing import Change, Prober
 from memplan.planning.problem import Problem, leaves_margins
 from memplan.planning.search import Search
 from memplan.result import Estimate
@@ -154,3 +155,12 @@ def test_more_layers_on_gpus_may_fit_where_fewer_do_not() -> None:
     found = Search(of).find(partial=True, effort="any")
     assert found is not None and fits(of, found.args)
     assert value(found.args, "-ngl") > 1
+
+
+def test_variants_are_tried_until_so_many_estimates_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = Prober(problem("-c 65536 -np 1 -cmoe", ["2*RTX 3090"]))
+    assert probe.fits(("-c", "4096")) and probe.estimates
+    monkeypatch.setattr(probing, "MOST_ESTIMATES", probe.estimates)
+    made = probe.estimates
+    assert not probe.fits(("-c", "8192")) and probe.estimates == made
+    assert probe.change(("-c", "8192"), 0.5) is not None  # what was found to fit is proposed all the same
