@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-def last_before(low: int, high: int, fits: Callable[[int], bool], part: int = 0) -> int:
-    """The largest number from ``low``, which fits, up to below ``high``, which does not; none of both is tried.
-
-    ``part``: a number that is one of so many parts of it too small will do; 0: the largest itself.
-    """
-    while high - low > max(1, low // part if part else 0):
+def last_before(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number from ``low``, which fits, up to below ``high``, which does not; none of both is tried."""
+    while high - low > 1:
         middle = (low + high) // 2
         if fits(middle):
             low = middle

@@ -32,10 +32,6 @@ _MENDS: Final[Mapping[str, Callable[[Flags], list[Words]]]] = {
 }
 
 
-NEAR = 128
-"""A context that is proposed may be one of so many parts smaller than the largest that fits."""
-
-
 def nearest_changes(failed: Search, chosen: Words = (), partial: bool = False) -> tuple[tuple[Change, ...], int]:
     """Changes that make a plan fit where this search found none, the smallest first; and how many estimates they took.
 
@@ -87,7 +83,7 @@ def _all_smaller(probe: Prober) -> Change | None:
     words = _smallest(probe.flags)[2:]
     rest = Prober(probe.problem.with_words(*words), probe.partial)
     rest.copies, rest.hints = probe.copies, probe.hints
-    change = (rest.change((), 0.0) if rest.fits(()) else None) or rest.context(part=NEAR)
+    change = (rest.change((), 0.0) if rest.fits(()) else None) or rest.context()
     probe.estimates += rest.estimates
     if change is None:
         return None
@@ -108,7 +104,7 @@ def _smaller(probe: Prober, known: Sequence[Change]) -> Iterator[Change | None]:
     def next_to(flag: str) -> int:
         return kept[flag].value + 1 if flag in kept else 0
 
-    yield (context := probe.context(least=next_to("-c"), part=NEAR))
+    yield (context := probe.context(least=next_to("-c")))
     yield (ubatch := probe.ubatch(least=next_to("-ub")))
     yield (fewer := probe.first_of(slots(flags), share("-np")))
     yield (cache := probe.first_of(cache_types(flags), share("-ctk")))

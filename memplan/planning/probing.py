@@ -113,14 +113,11 @@ class Prober:
         """The model's training context."""
         return model_of(self.problem.question).hparams.n_ctx_train
 
-    def context(self, step: int = CELL_PADDING, least: int = 0, part: int = 0) -> Change | None:
-        """The largest context with which a plan fits, in whole steps, below what was asked for and from ``least``.
-
-        ``part``: it may be one of so many parts too small; 0: to the step.
-        """
+    def context(self, step: int = CELL_PADDING, least: int = 0) -> Change | None:
+        """The largest context with which a plan fits, in whole steps, below what was asked for and from ``least``."""
         n_ctx = self.n_ctx
         low = -(-max(LEAST_CONTEXT, CELL_PADDING * self.flags.n_parallel, least) // step)
-        steps = largest_number((n_ctx - 1) // step, lambda n: self.fits(("-c", str(n * step))), low, part)
+        steps = largest_number((n_ctx - 1) // step, lambda n: self.fits(("-c", str(n * step))), low)
         while steps is not None:
             change = self.change(("-c", str(steps * step)), steps * step / n_ctx)
             if change is not None:
@@ -143,16 +140,13 @@ class Prober:
         return next((c for words, kept in options if self.fits(words) and (c := self.change(words, kept))), None)
 
 
-def largest_number(high: int, fits: Callable[[int], bool], low: int, part: int = 0) -> int | None:
-    """The largest number up to ``high`` that fits, by bisection; None when ``low`` does not.
-
-    ``part``: it may be one of so many parts too small.
-    """
+def largest_number(high: int, fits: Callable[[int], bool], low: int) -> int | None:
+    """The largest number up to ``high`` that fits, by bisection; None when ``low`` does not."""
     if high < low or not fits(low):
         return None
     if fits(high):
         return high
-    return last_before(low, high, fits, part)
+    return last_before(low, high, fits)
 
 
 Options = list[tuple[Words, float]]
