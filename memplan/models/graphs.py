@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol
 from memplan.garbage import make_room
 from memplan.ggml.plan.part_structure import FIRST_INPUT
 from memplan.ggml.plan.parts import Buffers, GraphParts, Part, PartBuilder
+from memplan.ggml.plan.structure import kept_of
 from memplan.ggml.tensor import Tensor, new_tensor
 from memplan.llama.batch import NOTHING_GIVEN, Batch, GivenOut
 from memplan.llama.context import FLASH_ATTN, GATED_DELTA_NET, Fused, Paths, Probe
@@ -44,10 +45,7 @@ KEPT_SIZES = 32
 """Batches and contexts whose parts a model remembers."""
 
 LEAST_SIZES = 3
-"""The same, however unlike its layers are: as many as one estimate asks for."""
-
-KEPT_NODES = 150_000
-"""Nodes of all of them together, some 2 KB each, where layers are unlike: those of DeepSeek-V4 are a thousand."""
+"""The same, however many nodes unlike layers have: as many as one estimate asks for."""
 
 KEPT_SECONDS = 64
 """Second halves of layers that a model remembers."""
@@ -110,7 +108,7 @@ class ModelGraphs(Generic[H]):
         if known is None:
             known = _InParts(self, graphs.start(batch, fused)).build()
             n_nodes = sum([len(part.nodes) for part in {*known[0]}])
-            make_room(self._parts, max(LEAST_SIZES, min(KEPT_SIZES, KEPT_NODES // n_nodes)))
+            make_room(self._parts, kept_of(n_nodes, LEAST_SIZES, KEPT_SIZES))
             self._parts[key] = known
         return known
 

@@ -83,7 +83,7 @@ def fit_preset(problem: Problem, growth: int | None = None) -> FitPreset:
 def survives(problem: Problem, plan: Plan) -> tuple[int, ...]:
     """Values of ``--fit-target`` with which ``--fit`` leaves what kernels take; none where it would not be asked."""
     flags = problem.question.flags
-    if not flags.asks_fit or flags.stops_fit or PLACEMENT_AND_DEVICES & flags.given:
+    if not flags.asks_fit or PLACEMENT_AND_DEVICES & flags.given:
         return ()
     return tuple(_targets(problem, _taken(plan)))
 

@@ -20,7 +20,7 @@ from memplan.rig import parse_gpus
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
-EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "2"))
+EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "3"))
 GROWTH = "-c 64000 -b 4096 -ub 4096 -np 1 -fa on -cmoe --no-op-offload"
 
 

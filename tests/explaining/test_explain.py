@@ -24,7 +24,7 @@ from tests.llama.golden import GOLDEN, Case, cases
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("MEMPLAN_EXAMPLES", "6"))
 # rigs of CUDA alone, and contexts that do not draft
 FILES = sorted(path.stem for path in GOLDEN.glob("*.jsonl") if path.stem not in ("rpc", "vulkan", "drafts"))
 BY_NAME = {release.name: release for release in RELEASES}

@@ -97,7 +97,6 @@ def test_a_mutated_header(kind: str, seed: int) -> None:
     outcome(mutated(kind, seed))
 
 
-@pytest.mark.slow
 def test_most_mutations_are_noticed() -> None:
     refused = [case for case in CASES if isinstance(outcome(mutated(*case)), str)]
     assert len(CASES) >= 300

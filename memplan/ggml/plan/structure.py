@@ -215,9 +215,9 @@ in b9842 takes three graphs of 50,000 in turn."""
 _structures: dict[tuple[object, ...], Structure] = {}
 
 
-def kept_of(n_nodes: int) -> int:
+def kept_of(n_nodes: int, least: int = 2, most: int = KEPT) -> int:
     """How many structures of so many nodes are remembered; of the ways to split them, twice as many."""
-    return max(2, min(KEPT, KEPT_NODES // max(1, n_nodes)))
+    return max(least, min(most, KEPT_NODES // max(1, n_nodes)))
 
 
 def structure_of(graph: GraphParts) -> Structure:

@@ -58,7 +58,7 @@ class WholeGraph:
         numbers: dict[Kept, int] = {(i, -1): n for n, i in enumerate(nodes)}
         parts: dict[int, int] = {}
         compared: dict[Hashable, int] = {}
-        key: list[Hashable] = []
+        key: list[Hashable] = [len(nodes)]
 
         def number(i: int, copy: int = -1) -> int:
             return numbers.setdefault((i, copy), len(numbers))
