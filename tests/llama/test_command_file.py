@@ -139,3 +139,8 @@ def test_files_without_a_line(name: str, text: str, said: str, tmp_path: Path) -
     with pytest.raises(FlagError) as caught:
         line(tmp_path, name, text)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_compose_file_as_json(tmp_path: Path) -> None:
+    text = '{"services": {"a": {"image": "llama.cpp:server", "command": ["-c", "1"]}}}'
+    assert line(tmp_path, "c.yml", text).words == ("-c", "1")
